@@ -1,0 +1,36 @@
+// Elementwise loops over f32 rows: feature maps of linear attention, scaling, and finiteness
+// checks. Unless stated otherwise an output may be the same array as its input (not partly
+// overlapping), n may be 0, and no alignment is required. An element's bits do not depend on n or
+// on its place, nor on the instruction set. Thread-safe; cannot fail.
+#ifndef ATTND_ENGINE_SIMD_MAPS_H_
+#define ATTND_ENGINE_SIMD_MAPS_H_
+
+#include <cstdint>
+
+namespace attnd::engine {
+
+// y = x + 1 for x > 0, exp(x) otherwise: elu(x) + 1 of Katharopoulos et al. 2020 (arXiv:2006.16236,
+// eq. 7), without the cancellation of expm1(x) + 1. At most 2 ulp from the true value for x >=
+// -87.33; 0 below. NaN gives NaN.
+void EluPlusOne(const float* x, float* y, std::int64_t n);
+
+// y = max(x, 0) + eps. NaN gives NaN.
+void Relu(const float* x, float eps, float* y, std::int64_t n);
+
+// y = max(x, 0)^2. NaN gives NaN; overflows to +inf for x > 1.8e19.
+void SquaredRelu(const float* x, float* y, std::int64_t n);
+
+// y = s * x.
+void ScaleRow(const float* x, float s, float* y, std::int64_t n);
+
+// max |x_i|, 0 for n = 0. NaN if any element is NaN, so that !(MaxAbs <= limit) catches everything.
+float MaxAbs(const float* x, std::int64_t n);
+
+// Whether no element is infinite or NaN; binary16 and bfloat16 by their bit patterns.
+bool AllFinite(const float* x, std::int64_t n);
+bool AllFiniteF16(const std::uint16_t* x, std::int64_t n);
+bool AllFiniteBf16(const std::uint16_t* x, std::int64_t n);
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_SIMD_MAPS_H_

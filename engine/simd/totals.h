@@ -1,0 +1,20 @@
+// The f64 running totals of linear attention: f32 sums of a block are added to them, and they are
+// rounded to f32 once per sealed block. Arrays do not overlap, n may be 0, no alignment is
+// required. Thread-safe; cannot fail.
+#ifndef ATTND_ENGINE_SIMD_TOTALS_H_
+#define ATTND_ENGINE_SIMD_TOTALS_H_
+
+#include <cstdint>
+
+namespace attnd::engine {
+
+// totals[i] += block[i], exactly rounded in f64.
+void AddToTotals(const float* block, double* totals, std::int64_t n);
+
+// out[i] = totals[i] rounded to nearest even. Returns max |out[i]| (0 for n = 0): +inf if a total
+// exceeds f32's range, NaN if any is NaN.
+float RoundTotals(const double* totals, float* out, std::int64_t n);
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_SIMD_TOTALS_H_
