@@ -1,0 +1,30 @@
+# Every external library, found once. Use these targets:
+#   absl::*  gRPC::grpc++  gRPC::grpc++_reflection  gRPC::grpc_cpp_plugin
+#   protobuf::libprotobuf  protobuf::protoc  DNNL::dnnl
+#   prometheus-cpp::core  prometheus-cpp::pull  spdlog::spdlog  CLI11::CLI11
+#   PkgConfig::hwy  PkgConfig::xxhash  ZLIB::ZLIB  Threads::Threads
+#   GTest::gtest  GTest::gmock  GTest::gtest_main  benchmark::benchmark
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# Protobuf must come before gRPC: Debian ships no protobuf package configuration, and gRPC's own asks
+# for targets that only the find module defines.
+find_package(Protobuf REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(dnnl CONFIG REQUIRED)  # needs ocl-icd-opencl-dev: Debian's build links the OpenCL loader
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+
+if(ATTND_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(ATTND_BUILD_BENCH)
+  find_package(benchmark CONFIG REQUIRED)
+endif()

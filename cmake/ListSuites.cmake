@@ -1,0 +1,28 @@
+# Runs `program` --gtest_list_tests and writes one ctest entry per test suite to `out`.
+# Parameters: program, name, out, labels, cost, long_cost, timeout, directory.
+
+execute_process(COMMAND "${program}" --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${program} --gtest_list_tests failed: ${failed}")
+endif()
+
+string(REGEX MATCHALL "(^|\n)[^ \n][^\n]*\\." lines "${listing}")
+set(script "")
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE "^\n" "" suite "${line}")
+  string(REGEX REPLACE "\\..*$" "" suite "${suite}")
+  set(suite_labels "${labels}")
+  set(suite_cost ${cost})
+  if(suite MATCHES "(^|/)Long")
+    set(suite_labels long)
+    set(suite_cost ${long_cost})
+  endif()
+  string(APPEND script
+         "add_test([==[${name}.${suite}]==] [==[${program}]==] --gtest_brief=1 [==[--gtest_filter=${suite}.*]==])\n"
+         "set_tests_properties([==[${name}.${suite}]==] PROPERTIES LABELS [==[${suite_labels}]==] COST ${suite_cost}"
+         " TIMEOUT ${timeout} WORKING_DIRECTORY [==[${directory}]==])\n")
+endforeach()
+if(NOT script)
+  message(FATAL_ERROR "${program} holds no tests")
+endif()
+file(WRITE "${out}" "${script}")
