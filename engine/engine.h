@@ -1,0 +1,124 @@
+// What an attention engine must do. Positions, tails, masks, digests and publication are written once,
+// in layer_stream.h; an engine is the arithmetic between them.
+//
+// An answer for a query that sees tokens [0, p) is computed from the sealed state of the first
+// 64 * floor((p - 1) / 64) tokens and the open block's 1 to 64 rows in score form. An engine must make
+// it a pure function of its configuration, those tokens, and the query row: the bits may not depend on
+// other queries of the call, on the order in which quanta run, on threads, or on rows after p.
+//
+// Thread safety: an Engine is immutable and may be used from any thread. A SealedState is immutable
+// once it is published; before, one thread owns it. An AttendPlan: different chains may run on
+// different threads at the same time; everything else is for one thread.
+#ifndef ATTND_ENGINE_ENGINE_H_
+#define ATTND_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "engine/block.h"
+#include "engine/scratch.h"
+
+namespace attnd::engine {
+
+// The engine's memory of complete blocks. Each engine derives its own and casts back what it made.
+class SealedState {
+ public:
+  virtual ~SealedState() = default;
+  // Memory held, counting memory that is shared with other states in full.
+  virtual std::int64_t bytes() const = 0;
+};
+
+// Per query row and head; the numbers are those of the contract's QueryFlag.
+enum class RowFlag : std::uint8_t { kOk = 0, kEmpty = 1, kTiny = 2, kNonPositive = 3, kOverflow = 4 };
+
+// Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the
+// others are null where they are not wanted.
+struct AnswerView {
+  float* outputs = nullptr;                // [n, Hq, d_v]
+  std::uint8_t* flags = nullptr;           // [n, Hq], RowFlag
+  float* log_normalizers = nullptr;        // [n, Hq], exact
+  float* numerators = nullptr;             // [n, Hq, d_v], linear
+  float* denominators = nullptr;           // [n, Hq], linear
+  std::int64_t top_k = 0;                  // exact; 0: none
+  std::int64_t* top_positions = nullptr;   // [n, Hq, top_k]
+  float* top_weights = nullptr;            // [n, Hq, top_k]
+};
+
+// n queries that share one sealed state and one open block. Query i sees all tokens of `sealed` and
+// the first `causal ? first_cut + i : tail.rows` rows of the tail (at most tail.rows). Borrowed.
+struct QueryGroup {
+  const SealedState* sealed = nullptr;
+  std::int64_t sealed_tokens = 0;  // a multiple of 64
+  TailView tail;
+  const float* queries = nullptr;  // [n, Hq, d_k], finite, not yet scaled
+  std::int64_t count = 0;          // n
+  bool causal = false;
+  std::int64_t first_cut = 0;
+
+  std::int64_t cut(std::int64_t query) const { return causal ? first_cut + query : tail.rows; }
+};
+
+// Work on one QueryGroup, cut into quanta of about a millisecond at most.
+//
+// Reset() lays out the work as a number of independent chains. A chain is run to its end by repeated
+// Run() calls, one after another but from any thread; chains may run at the same time. When all chains
+// have ended Finish() reduces them in a fixed order. A plan keeps its memory, so that resetting a
+// warmed-up plan does not allocate.
+class AttendPlan {
+ public:
+  virtual ~AttendPlan() = default;
+  virtual void Reset(const QueryGroup& group, const AnswerView& answer) = 0;
+  virtual std::int64_t chains() const = 0;
+  // Runs one quantum of a chain. True when the chain has ended.
+  virtual bool Run(std::int64_t chain, Scratch& scratch) = 0;
+  virtual void Finish(Scratch& scratch) = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // "exact" or "linear".
+  virtual const char* name() const = 0;
+  virtual const LayerShape& shape() const = 0;
+
+  // Features per key and kv-head that EncodeKeys writes; 0: the engine reads the keys themselves.
+  virtual std::int64_t feature_dim() const = 0;
+
+  // Rounds `count` values in place to the type in which the engine stores keys and values. Identity
+  // unless storage is narrower than f32.
+  virtual void RoundToStorage(float* values, std::int64_t count) const = 0;
+  virtual bool rounds_storage() const = 0;
+
+  // Writes the features of token rows [first, first + count) of a block: keys [count, H, d_k] into
+  // `features` [H, 64, feature_dim]. Masked rows (bits of `valid`, bit 0 is row `first`) become zeros.
+  virtual void EncodeKeys(const float* keys, RowMask valid, std::int64_t first, std::int64_t count,
+                          float* features) const = 0;
+
+  // A sealed state without tokens.
+  virtual std::shared_ptr<SealedState> NewState() const = 0;
+
+  // A copy that may be changed while `state` stays as it is.
+  virtual std::shared_ptr<SealedState> Clone(const SealedState& state) const = 0;
+
+  // Folds complete blocks, in order, into an unpublished state that holds `sealed_tokens` tokens.
+  // InvalidArgument where features or sums leave the range of f32; the state is then unusable.
+  virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
+                            std::span<const Block> blocks, Scratch& scratch) const = 0;
+
+  // InvalidArgument where the open block, sealed as it stands, would make Seal fail.
+  virtual absl::Status CheckTail(const SealedState& state, const TailView& tail,
+                                 Scratch& scratch) const = 0;
+
+  virtual std::unique_ptr<AttendPlan> NewPlan() const = 0;
+
+  // Memory per layer: independent of its length, and per token.
+  virtual std::int64_t fixed_bytes() const = 0;
+  virtual std::int64_t bytes_per_token() const = 0;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_ENGINE_H_

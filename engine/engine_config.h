@@ -1,0 +1,46 @@
+// Which engine a layer uses, and the factory for it.
+#ifndef ATTND_ENGINE_ENGINE_CONFIG_H_
+#define ATTND_ENGINE_ENGINE_CONFIG_H_
+
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "engine/block.h"
+#include "engine/engine.h"
+#include "engine/tensor.h"
+
+namespace attnd::engine {
+
+// Softmax attention, evaluated exactly. Storage is kF32 or kBf16.
+struct ExactConfig {
+  DataType storage = DataType::kF32;
+};
+
+// What happens where a denominator is not safely positive; see DenominatorGuard in the contract.
+enum class GuardPolicy { kStrict, kAddEpsilon, kClamp };
+
+struct FeatureMapConfig {
+  std::string name = "elu_plus_one";  // a name of the registry in engine/linear/feature_map.h
+  float epsilon = 0.0F;               // relu: added to every feature
+};
+
+struct LinearConfig {
+  FeatureMapConfig feature_map;
+  bool normalized = true;
+  GuardPolicy guard = GuardPolicy::kStrict;
+  float guard_epsilon = 1e-6F;
+};
+
+struct EngineConfig {
+  LayerShape shape;
+  std::variant<ExactConfig, LinearConfig> kind;
+};
+
+// InvalidArgument where a field is out of range or two do not fit; the message names it.
+absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& config);
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_ENGINE_CONFIG_H_
