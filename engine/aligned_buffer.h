@@ -1,5 +1,5 @@
-// A fixed-size array of trivially copyable elements on a 64-byte boundary, so that vector loads never
-// straddle a cache line. Owns its memory; movable, not copyable. Not synchronised.
+// A fixed-size array of trivially copyable elements on a 64-byte boundary, so that vector loads
+// never straddle a cache line. Owns its memory; movable, not copyable. Not synchronised.
 #ifndef ATTND_ENGINE_ALIGNED_BUFFER_H_
 #define ATTND_ENGINE_ALIGNED_BUFFER_H_
 
@@ -55,8 +55,7 @@ class AlignedBuffer {
 
   static T* Allocate(std::int64_t count) {
     if (count == 0) return nullptr;
-    return static_cast<T*>(
-        ::operator new[](Bytes(count), std::align_val_t{kBufferAlignment}));
+    return static_cast<T*>(::operator new[](Bytes(count), std::align_val_t{kBufferAlignment}));
   }
 
   std::unique_ptr<T[], Free> data_;

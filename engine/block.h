@@ -1,8 +1,8 @@
 // The unit of the engine's arithmetic: 64 tokens of one layer on a grid of positions.
 //
-// A complete block is sealed (folded into an engine's sealed state) when the next token arrives; until
-// then it is the layer's tail of 1 to 64 raw rows. The split depends on positions alone, which is what
-// makes an answer independent of how tokens were cut into messages.
+// A complete block is sealed (folded into an engine's sealed state) when the next token arrives;
+// until then it is the layer's tail of 1 to 64 raw rows. The split depends on positions alone,
+// which is what makes an answer independent of how tokens were cut into messages.
 #ifndef ATTND_ENGINE_BLOCK_H_
 #define ATTND_ENGINE_BLOCK_H_
 
@@ -50,8 +50,8 @@ struct Block {
 // The rows of an open block, shared between the layer states that see a prefix of them.
 //
 // One writer at a time (the layer's) writes row i before a state that shows row i is published, and
-// never again; a reader touches only rows below its state's count. So readers need no lock. Rows that
-// were never written are zeros.
+// never again; a reader touches only rows below its state's count. So readers need no lock. Rows
+// that were never written are zeros.
 struct Tail {
   Tail(const LayerShape& shape, std::int64_t feature_dim)
       : keys(kBlockTokens * shape.key_row()),

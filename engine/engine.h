@@ -1,10 +1,11 @@
-// What an attention engine must do. Positions, tails, masks, digests and publication are written once,
-// in layer_stream.h; an engine is the arithmetic between them.
+// What an attention engine must do. Positions, tails, masks, digests and publication are written
+// once, in layer_stream.h; an engine is the arithmetic between them.
 //
 // An answer for a query that sees tokens [0, p) is computed from the sealed state of the first
-// 64 * floor((p - 1) / 64) tokens and the open block's 1 to 64 rows in score form. An engine must make
-// it a pure function of its configuration, those tokens, and the query row: the bits may not depend on
-// other queries of the call, on the order in which quanta run, on threads, or on rows after p.
+// 64 * floor((p - 1) / 64) tokens and the open block's 1 to 64 rows in score form. An engine must
+// make it a pure function of its configuration, those tokens, and the query row: the bits may not
+// depend on other queries of the call, on the order in which quanta run, on threads, or on rows
+// after p.
 //
 // Thread safety: an Engine is immutable and may be used from any thread. A SealedState is immutable
 // once it is published; before, one thread owns it. An AttendPlan: different chains may run on
@@ -31,19 +32,25 @@ class SealedState {
 };
 
 // Per query row and head; the numbers are those of the contract's QueryFlag.
-enum class RowFlag : std::uint8_t { kOk = 0, kEmpty = 1, kTiny = 2, kNonPositive = 3, kOverflow = 4 };
+enum class RowFlag : std::uint8_t {
+  kOk = 0,
+  kEmpty = 1,
+  kTiny = 2,
+  kNonPositive = 3,
+  kOverflow = 4
+};
 
 // Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the
 // others are null where they are not wanted.
 struct AnswerView {
-  float* outputs = nullptr;                // [n, Hq, d_v]
-  std::uint8_t* flags = nullptr;           // [n, Hq], RowFlag
-  float* log_normalizers = nullptr;        // [n, Hq], exact
-  float* numerators = nullptr;             // [n, Hq, d_v], linear
-  float* denominators = nullptr;           // [n, Hq], linear
-  std::int64_t top_k = 0;                  // exact; 0: none
-  std::int64_t* top_positions = nullptr;   // [n, Hq, top_k]
-  float* top_weights = nullptr;            // [n, Hq, top_k]
+  float* outputs = nullptr;               // [n, Hq, d_v]
+  std::uint8_t* flags = nullptr;          // [n, Hq], RowFlag
+  float* log_normalizers = nullptr;       // [n, Hq], exact
+  float* numerators = nullptr;            // [n, Hq, d_v], linear
+  float* denominators = nullptr;          // [n, Hq], linear
+  std::int64_t top_k = 0;                 // exact; 0: none
+  std::int64_t* top_positions = nullptr;  // [n, Hq, top_k]
+  float* top_weights = nullptr;           // [n, Hq, top_k]
 };
 
 // n queries that share one sealed state and one open block. Query i sees all tokens of `sealed` and
@@ -62,10 +69,10 @@ struct QueryGroup {
 
 // Work on one QueryGroup, cut into quanta of about a millisecond at most.
 //
-// Reset() lays out the work as a number of independent chains. A chain is run to its end by repeated
-// Run() calls, one after another but from any thread; chains may run at the same time. When all chains
-// have ended Finish() reduces them in a fixed order. A plan keeps its memory, so that resetting a
-// warmed-up plan does not allocate.
+// Reset() lays out the work as a number of independent chains. A chain is run to its end by
+// repeated Run() calls, one after another but from any thread; chains may run at the same time.
+// When all chains have ended Finish() reduces them in a fixed order. A plan keeps its memory, so
+// that resetting a warmed-up plan does not allocate.
 class AttendPlan {
  public:
   virtual ~AttendPlan() = default;
@@ -93,7 +100,8 @@ class Engine {
   virtual bool rounds_storage() const = 0;
 
   // Writes the features of token rows [first, first + count) of a block: keys [count, H, d_k] into
-  // `features` [H, 64, feature_dim]. Masked rows (bits of `valid`, bit 0 is row `first`) become zeros.
+  // `features` [H, 64, feature_dim]. Masked rows (bits of `valid`, bit 0 is row `first`) become
+  // zeros.
   virtual void EncodeKeys(const float* keys, RowMask valid, std::int64_t first, std::int64_t count,
                           float* features) const = 0;
 

@@ -18,8 +18,8 @@ float* Scratch::Take(std::int64_t count) {
   }
   if (chunk_ == chunks_.size()) {
     const std::int64_t last = chunks_.empty() ? 0 : chunks_.back().size();
-    chunks_.push_back(AlignedBuffer<float>::Uninitialized(
-        std::max({kFirstChunkFloats, 2 * last, rounded})));
+    chunks_.push_back(
+        AlignedBuffer<float>::Uninitialized(std::max({kFirstChunkFloats, 2 * last, rounded})));
     used_ = 0;
   }
   float* taken = chunks_[chunk_].data() + used_;

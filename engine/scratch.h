@@ -1,7 +1,8 @@
-// Working memory of one thread: a stack of float arrays that keeps its memory between uses, so that a
-// warmed-up thread computes without touching the allocator.
+// Working memory of one thread: a stack of float arrays that keeps its memory between uses, so that
+// a warmed-up thread computes without touching the allocator.
 //
-// Not thread-safe: one Scratch belongs to one thread. Take() is valid until the enclosing Frame ends.
+// Not thread-safe: one Scratch belongs to one thread. Take() is valid until the enclosing Frame
+// ends.
 #ifndef ATTND_ENGINE_SCRATCH_H_
 #define ATTND_ENGINE_SCRATCH_H_
 
@@ -18,7 +19,8 @@ class Scratch {
   // Arrays taken while a Frame is alive are given back when it ends. Frames nest.
   class Frame {
    public:
-    explicit Frame(Scratch& scratch) : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
+    explicit Frame(Scratch& scratch)
+        : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
     ~Frame() {
       scratch_.chunk_ = chunk_;
       scratch_.used_ = used_;
@@ -37,8 +39,8 @@ class Scratch {
 
  private:
   std::vector<AlignedBuffer<float>> chunks_;
-  std::size_t chunk_ = 0;    // the chunk that is being filled
-  std::int64_t used_ = 0;    // floats used of it
+  std::size_t chunk_ = 0;  // the chunk that is being filled
+  std::int64_t used_ = 0;  // floats used of it
 };
 
 }  // namespace attnd::engine
