@@ -5,7 +5,7 @@
 #   fast, then e2e, then crash, then sanitizer and fuzz entries; `make test-full` adds long ones.
 #   A suite whose name begins with `Long` is labelled long whatever LABELS says.
 #   The same program is run once more as built by the asan and the tsan presets, each as one entry
-#   without its Long suites, unless NO_ASAN or NO_TSAN is given.
+#   without its Long suites, unless NO_ASAN or NO_TSAN is given; `make test-full` adds the gcc preset.
 #   Compile definitions: ATTND_SOURCE_DIR and ATTND_BINARY_DIR (strings), and ATTND_SANITIZED in
 #   sanitizer and coverage builds, where tests with many random rounds should do fewer.
 #
@@ -43,8 +43,9 @@ function(attnd_test)
   if(ATTND_SANITIZE OR ATTND_COVERAGE)
     target_compile_definitions(${arg_NAME} PRIVATE ATTND_SANITIZED=1)
   endif()
-  # GoogleTest's macros build on code that these two warnings do not fit.
-  target_compile_options(${arg_NAME} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
+  # INSTANTIATE_TEST_SUITE_P and TYPED_TEST_SUITE leave their variadic part empty.
+  target_compile_options(
+    ${arg_NAME} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
   add_dependencies(attnd_tests ${arg_NAME})
 
   set(suites "${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_suites.cmake")
@@ -70,30 +71,31 @@ endif()
                                          "${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_tests.cmake")
 
   if(NOT arg_NO_ASAN)
-    attnd_sanitizer_entry(asan ${arg_NAME} ${arg_TIMEOUT}
+    attnd_sibling_entry(asan sanitizer ${arg_NAME} ${arg_TIMEOUT}
                           "ASAN_OPTIONS=detect_stack_use_after_return=1" "UBSAN_OPTIONS=print_stacktrace=1")
   endif()
   if(NOT arg_NO_TSAN)
-    attnd_sanitizer_entry(
-      tsan ${arg_NAME} ${arg_TIMEOUT}
+    attnd_sibling_entry(
+      tsan sanitizer ${arg_NAME} ${arg_TIMEOUT}
       "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp ignore_noninstrumented_modules=1")
   endif()
+  attnd_sibling_entry(gcc long ${arg_NAME} ${arg_TIMEOUT})
 endfunction()
 
 # An entry of this build directory that runs the program of the sibling build directory `tree`.
-function(attnd_sanitizer_entry tree name timeout)
+function(attnd_sibling_entry tree label name timeout)
   if(ATTND_SANITIZE OR ATTND_COVERAGE)
     return()
   endif()
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY "${PROJECT_BINARY_DIR}"
              OUTPUT_VARIABLE subdirectory)
   set(program "${PROJECT_SOURCE_DIR}/build/${tree}/${subdirectory}/${name}")
-  add_test(NAME ${tree}.${name} COMMAND "${program}" --gtest_brief=1 --gtest_filter=-Long*
+  add_test(NAME ${tree}.${name} COMMAND "${program}" --gtest_brief=1 "--gtest_filter=-Long*:*/Long*"
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   math(EXPR timeout "4 * ${timeout}")
   set_tests_properties(
-    ${tree}.${name} PROPERTIES LABELS sanitizer COST ${ATTND_COST_sanitizer} TIMEOUT ${timeout}
-                               ENVIRONMENT "${ARGN}")
+    ${tree}.${name} PROPERTIES LABELS ${label} COST ${ATTND_COST_${label}}
+                               TIMEOUT ${timeout} ENVIRONMENT "${ARGN}")
 endfunction()
 
 function(attnd_fuzz)

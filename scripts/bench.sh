@@ -1,0 +1,26 @@
+#!/bin/bash
+# Builds and runs the benchmarks and ends with one line for each bar:
+#   bar NAME VALUE TARGET pass|fail
+# bench.sh [all|engine|service]. Fails when a bar fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case ${1:-all} in
+  all) parts=(engine service) ;;
+  engine | service) parts=("$1") ;;
+  *)
+    echo "bench: BARS is '$1'; it must be engine, service or all" >&2
+    exit 2
+    ;;
+esac
+
+cmake --preset release >/dev/null
+cmake --build --preset release --target attnd attnd_benches
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for part in "${parts[@]}"; do
+  "build/release/tests/bench/attnd_${part}_bench" | tee -a "$log"
+done
+
+echo "== bars"
+grep '^bar ' "$log"
+! grep -q '^bar .* fail$' "$log"

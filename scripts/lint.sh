@@ -1,0 +1,15 @@
+#!/bin/bash
+# clang-format, shellcheck, then clang-tidy over every file of the release build, or over those whose path
+# matches the arguments (regular expressions): lint.sh [PATTERN...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/check_format.sh
+shellcheck scripts/*.sh .ci/run
+cmake --preset release >/dev/null
+cmake --build --preset release --target attnd_proto >/dev/null # the generated headers
+patterns=("$@")
+if ((${#patterns[@]} == 0)); then
+  patterns=("$PWD/(engine|server|client|tests)/")
+fi
+run-clang-tidy-14 -quiet -p build/release "${patterns[@]}" 2>&1 |
+  { grep -Ev '^(clang-tidy-14 |[0-9]+ warnings? (generated|treated))' || true; }

@@ -1,0 +1,24 @@
+#!/bin/bash
+# Builds the release, asan and tsan trees and runs every test once, in one ctest run at the end.
+# With --full also the long tests, the linter and the tests as built by g++.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
+
+trees=(release asan tsan)
+select=(--label-exclude '^long$')
+if [[ ${1:-} == --full ]]; then
+  trees+=(gcc)
+  select=()
+fi
+
+for tree in "${trees[@]}"; do
+  echo "== build $tree"
+  cmake --preset "$tree" >/dev/null
+  cmake --build --preset "$tree"
+done
+
+echo "== test"
+# ctest looks for the tests of a program that was just built only when it starts.
+ctest --test-dir build/release --parallel "$CMAKE_BUILD_PARALLEL_LEVEL" --output-on-failure \
+  --no-tests=error "${select[@]}"
