@@ -2,7 +2,7 @@
 #   absl::*  gRPC::grpc++  gRPC::grpc++_reflection  gRPC::grpc_cpp_plugin
 #   protobuf::libprotobuf  protobuf::protoc  DNNL::dnnl
 #   prometheus-cpp::core  prometheus-cpp::pull  spdlog::spdlog  CLI11::CLI11
-#   PkgConfig::hwy  PkgConfig::xxhash  ZLIB::ZLIB  Threads::Threads
+#   PkgConfig::hwy  PkgConfig::xxhash  ZLIB::ZLIB  Threads::Threads  attnd::gomp
 #   GTest::gtest  GTest::gmock  GTest::gtest_main  benchmark::benchmark
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -21,6 +21,12 @@ find_package(CLI11 CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+
+# The OpenMP runtime that Debian's oneDNN runs on, whatever the compiler: find_package(OpenMP) would
+# give clang its own, whose settings oneDNN does not see.
+find_library(ATTND_GOMP NAMES libgomp.so.1 REQUIRED)
+add_library(attnd::gomp SHARED IMPORTED)
+set_target_properties(attnd::gomp PROPERTIES IMPORTED_LOCATION "${ATTND_GOMP}")
 
 if(ATTND_BUILD_TESTS)
   find_package(GTest REQUIRED)
