@@ -1,0 +1,55 @@
+#include "engine/cpu.h"
+
+#include <dnnl.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "hwy/targets.h"
+
+namespace attnd::engine {
+namespace {
+
+// Highway's name for AVX-512 (F, BW, CD, DQ, VL) is AVX3; its bits order targets from best to
+// worst.
+constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
+
+}  // namespace
+
+absl::Status PinIsa(const std::string& isa) {
+  if (isa != "native" && isa != "avx2" && isa != "avx512") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("isa: \"", isa, "\" is not one of native, avx2, avx512"));
+  }
+  const std::int64_t supported = hwy::SupportedTargets();
+  if ((supported & (kAvx512 | HWY_AVX2)) == 0) {
+    return absl::FailedPreconditionError(
+        "isa: the processor lacks AVX2 with FMA, which attnd needs");
+  }
+  if (isa == "avx512" && (supported & kAvx512) == 0) {
+    return absl::FailedPreconditionError("isa: the processor lacks avx512");
+  }
+  const bool avx2 = isa == "avx2";
+  // avx512_core is what Highway's AVX3 asks for as well; later extensions do not change f32
+  // products.
+  const bool avx512 = !avx2 && (supported & kAvx512) != 0;
+  const dnnl_status_t status =
+      dnnl_set_max_cpu_isa(avx512 ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx2);
+  if (status != dnnl_success) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("isa: oneDNN was used before it could be pinned to ", isa, " (status ",
+                     static_cast<int>(status), ")"));
+  }
+  hwy::DisableTargets(avx2 ? kAvx512 : 0);
+  return absl::OkStatus();
+}
+
+std::string ActiveIsa() {
+  const std::int64_t supported = hwy::SupportedTargets();
+  if ((supported & kAvx512) != 0) return "avx512";
+  return (supported & HWY_AVX2) != 0 ? "avx2" : "unsupported";
+}
+
+}  // namespace attnd::engine
