@@ -1,0 +1,70 @@
+#include "client/chunking.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "client/tensor.h"
+
+namespace attnd::client {
+namespace {
+
+// Bytes of a message that are not tensor data: ids of at most 128 characters, shapes, lengths,
+// tags.
+constexpr std::int64_t kMessageOverhead = 4096;
+
+}  // namespace
+
+std::vector<LayerShape> LayersOf(const v1::SessionConfig& config) {
+  std::vector<LayerShape> layers;
+  for (const v1::LayerGroup& group : config.layer_groups()) {
+    const LayerShape shape{group.has_exact(), group.kv_heads(), group.query_heads(),
+                           group.key_dim(), group.value_dim()};
+    layers.insert(layers.end(), static_cast<std::size_t>(std::max(group.count(), 1)), shape);
+  }
+  return layers;
+}
+
+ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& options) {
+  ChunkLimits chunk;
+  chunk.max_request_bytes =
+      std::max<std::int64_t>(limits.max_message_bytes() - kMessageOverhead, 1);
+  chunk.max_response_bytes =
+      std::max<std::int64_t>(limits.max_response_bytes() - kMessageOverhead, 1);
+  chunk.request_bytes = std::min(chunk.max_request_bytes, options.target_request_bytes);
+  chunk.response_bytes = std::min(chunk.max_response_bytes, options.target_response_bytes);
+  return chunk;
+}
+
+std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options) {
+  const std::int64_t element =
+      options.output_dtype() == v1::F16 || options.output_dtype() == v1::BF16 ? 2 : 4;
+  std::int64_t per_head = shape.value_dim * element;
+  if (options.flags()) per_head += 1;
+  if (options.denominators()) per_head += 4;
+  if (options.partials()) {
+    // A log-normalizer, or numerators, a denominator and an exponent of at most 5 bytes.
+    per_head += shape.exact ? 4 : 4 * shape.value_dim + 4 + 5;
+  }
+  // A position is a varint of at most 10 bytes, a weight an f32.
+  per_head += std::int64_t{options.top_k()} * (10 + 4);
+  return per_head * shape.query_heads;
+}
+
+absl::StatusOr<std::int64_t> RowsPerMessage(const ChunkLimits& limits, std::int64_t request_row,
+                                            std::int64_t response_row) {
+  if (request_row > limits.max_request_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("one row needs a message of ", request_row,
+                                                   " bytes, the server accepts ",
+                                                   limits.max_request_bytes));
+  }
+  if (response_row > limits.max_response_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("one query needs an answer of ", response_row,
+                                                   " bytes, the server sends at most ",
+                                                   limits.max_response_bytes));
+  }
+  std::int64_t rows = limits.request_bytes / std::max<std::int64_t>(request_row, 1);
+  if (response_row > 0) rows = std::min(rows, limits.response_bytes / response_row);
+  return std::max<std::int64_t>(rows, 1);
+}
+
+}  // namespace attnd::client

@@ -1,0 +1,259 @@
+#include "client/session.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/error.h"
+#include "client/transport.h"
+
+namespace attnd::client {
+namespace {
+
+// Gives the layers back when a call ends.
+class Turn {
+ public:
+  Turn(Ledger& ledger, std::vector<std::int64_t> layers)
+      : ledger_(ledger), layers_(std::move(layers)) {}
+  ~Turn() {
+    if (taken_) ledger_.Release(layers_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  absl::Status Take(Ledger::Deadline deadline) {
+    const absl::Status status = ledger_.Acquire(layers_, this, deadline);
+    taken_ = status.ok();
+    return status;
+  }
+
+ private:
+  Ledger& ledger_;
+  const std::vector<std::int64_t> layers_;
+  bool taken_ = false;
+};
+
+// Says how far a call of several messages came.
+absl::Status Partway(const absl::Status& status, std::int64_t done, std::int64_t all,
+                     const char* what) {
+  if (done == 0) return status;
+  return WithMessage(status,
+                     absl::StrCat(status.message(), " (", done, " of ", all, " ", what, ")"));
+}
+
+// A server that computes an answer's size in another way than this library says how many queries
+// fit; the rest of the call keeps to that.
+bool Shrink(const absl::Status& status, std::int64_t* rows) {
+  if (ErrorReasonOf(status) != "RESPONSE_TOO_LARGE") return false;
+  const std::int64_t fits = ErrorNumberOf(status, "max_queries").value_or(0);
+  if (fits < 1 || fits >= *rows) return false;
+  *rows = fits;
+  return true;
+}
+
+}  // namespace
+
+SessionHandle::SessionHandle(std::shared_ptr<Transport> transport, const v1::ServerLimits& limits,
+                             const v1::Session& session)
+    : transport_(std::move(transport)),
+      server_limits_(limits),
+      limits_(LimitsFor(limits, transport_->options())),
+      id_(session.session_id()),
+      generation_(session.generation()),
+      shapes_(LayersOf(session.config())),
+      ledger_(std::make_shared<Ledger>([&] {
+        std::vector<std::int64_t> positions(session.layer_positions().begin(),
+                                            session.layer_positions().end());
+        positions.resize(shapes_.size(), 0);
+        return positions;
+      }())) {}
+
+absl::StatusOr<AppendResult> SessionHandle::Append(const LayerTokens& tokens,
+                                                   const CallOptions& call) {
+  return Append({&tokens, 1}, call);
+}
+
+absl::StatusOr<AppendResult> SessionHandle::Append(std::span<const LayerTokens> tokens,
+                                                   const CallOptions& call) {
+  return AppendAt(tokens, {}, call);
+}
+
+absl::StatusOr<AppendResult> SessionHandle::AppendAt(std::span<const LayerTokens> tokens,
+                                                     std::span<const std::int64_t> positions,
+                                                     const CallOptions& call) {
+  if (const absl::Status status = CheckTokens(tokens, shapes_); !status.ok()) return status;
+  if (!positions.empty() && positions.size() != tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("positions: ", positions.size(), " numbers for ", tokens.size(), " layers"));
+  }
+  std::vector<std::int64_t> layers;
+  for (const LayerTokens& entry : tokens) layers.push_back(entry.layer);
+  const absl::Time deadline = transport_->DeadlineFor(call);
+  Turn turn(*ledger_, layers);
+  if (const absl::Status status = turn.Take(transport_->WaitDeadline(deadline)); !status.ok()) {
+    return status;
+  }
+  std::vector<std::int64_t> at(positions.begin(), positions.end());
+  if (at.empty()) {
+    for (const std::int64_t layer : layers) at.push_back(ledger_->Acknowledged(layer));
+  }
+  return AppendLocked(tokens, std::move(at), deadline);
+}
+
+absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTokens> tokens,
+                                                         std::vector<std::int64_t> positions,
+                                                         absl::Time deadline) {
+  std::int64_t row_bytes = 0;
+  std::int64_t all = 0;
+  for (const LayerTokens& entry : tokens) {
+    row_bytes += TokenRowBytes(entry);
+    all = std::max(all, entry.keys.rows());
+  }
+  const auto rows = RowsPerMessage(limits_, row_bytes, 0);
+  if (!rows.ok()) return rows.status();
+
+  AppendResult result;
+  v1::AppendRequest request;
+  v1::AppendResponse response;
+  for (std::int64_t first = 0; first < all; first += *rows) {
+    request.Clear();
+    request.set_session_id(id_);
+    request.set_generation(generation_);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::int64_t count = std::min(*rows, tokens[i].keys.rows() - first);
+      if (count > 0)
+        FillTokens(tokens[i], first, count, positions[i] + first, request.add_tokens());
+    }
+    const absl::Status status =
+        transport_->Call(&Transport::Stub::Append, id_, request, &response, deadline);
+    if (!status.ok()) return Partway(status, first, all, "tokens of the call were acknowledged");
+    ++result.messages;
+    result.replayed_messages += response.replayed() ? 1 : 0;
+    for (const v1::LayerTokens& sent : request.tokens()) {
+      // Not from the answer: a replayed message may lie before what is there already.
+      const std::int64_t end = sent.position() + sent.keys().shape(0);
+      ledger_->SetAcknowledged(sent.layer(), std::max(end, ledger_->Acknowledged(sent.layer())));
+    }
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    result.positions.push_back(positions[i] + tokens[i].keys.rows());
+  }
+  return result;
+}
+
+absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const ConstTensor& queries,
+                                                   const AttendOptions& options) {
+  if (const absl::Status status = CheckQueries(layer, queries, shapes_); !status.ok()) {
+    return status;
+  }
+  if (!options.query_positions.empty() &&
+      static_cast<std::int64_t>(options.query_positions.size()) != queries.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("query_positions: ", options.query_positions.size(), " numbers for ",
+                     queries.rows(), " queries"));
+  }
+  // A query position is a varint of at most 10 bytes.
+  const std::int64_t request_row = RowBytes(queries) + (options.query_positions.empty() ? 0 : 10);
+  auto rows = RowsPerMessage(limits_, request_row, AnswerBytesPerRow(shape(layer), options.answer));
+  if (!rows.ok()) return rows.status();
+
+  const absl::Time deadline = transport_->DeadlineFor(options.call);
+  AttendResult result;
+  v1::AttendRequest request;
+  v1::AttendResponse response;
+  for (std::int64_t first = 0; first < queries.rows();) {
+    const std::int64_t count = std::min(*rows, queries.rows() - first);
+    request.Clear();
+    request.set_session_id(id_);
+    FillAttend(layer, queries, options, first, count, &request);
+    absl::Status status =
+        transport_->Call(&Transport::Stub::Attend, id_, request, &response, deadline);
+    if (!status.ok() && Shrink(status, &*rows)) continue;
+    if (status.ok()) status = JoinAnswers(response.mutable_answer(), &result.answer);
+    if (!status.ok()) return status;
+    result.pieces.push_back({count, response.position()});
+    result.position = first == 0 ? response.position()
+                                 : std::min(result.position, std::int64_t{response.position()});
+    first += count;
+  }
+  return result;
+}
+
+absl::StatusOr<StepResult> SessionHandle::Step(const LayerTokens& tokens,
+                                               const ConstTensor& queries,
+                                               const StepOptions& options) {
+  absl::Status status = CheckTokens({&tokens, 1}, shapes_);
+  status.Update(CheckQueries(tokens.layer, queries, shapes_));
+  if (!status.ok()) return status;
+  if (queries.rows() != tokens.keys.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queries: ", queries.rows(), " rows, keys have ", tokens.keys.rows()));
+  }
+  const absl::Time deadline = transport_->DeadlineFor(options.call);
+  Turn turn(*ledger_, {tokens.layer});
+  status = turn.Take(transport_->WaitDeadline(deadline));
+  if (!status.ok()) return status;
+  return StepLocked(tokens, queries, options.answer, deadline);
+}
+
+absl::StatusOr<StepResult> SessionHandle::StepLocked(const LayerTokens& tokens,
+                                                     const ConstTensor& queries,
+                                                     const v1::AnswerOptions& answer,
+                                                     absl::Time deadline) {
+  auto rows = RowsPerMessage(limits_, TokenRowBytes(tokens) + RowBytes(queries),
+                             AnswerBytesPerRow(shape(tokens.layer), answer));
+  if (!rows.ok()) return rows.status();
+
+  StepResult result;
+  v1::StepRequest request;
+  v1::StepResponse response;
+  for (std::int64_t first = 0; first < queries.rows();) {
+    const std::int64_t count = std::min(*rows, queries.rows() - first);
+    request.Clear();
+    request.set_session_id(id_);
+    request.set_generation(generation_);
+    FillTokens(tokens, first, count, ledger_->Acknowledged(tokens.layer), request.mutable_tokens());
+    ToProto(Rows(queries, first, count), request.mutable_queries());
+    *request.mutable_options() = answer;
+    absl::Status status =
+        transport_->Call(&Transport::Stub::Step, id_, request, &response, deadline);
+    if (!status.ok() && Shrink(status, &*rows)) continue;
+    if (status.ok()) {
+      ledger_->SetAcknowledged(tokens.layer, request.tokens().position() + count);
+      status = JoinAnswers(response.mutable_answer(), &result.answer);
+    }
+    if (!status.ok()) {
+      return Partway(status, first, queries.rows(), "tokens of the call were acknowledged");
+    }
+    ++result.messages;
+    result.replayed_messages += response.replayed() ? 1 : 0;
+    result.position = response.position();
+    first += count;
+  }
+  return result;
+}
+
+absl::StatusOr<v1::Session> SessionHandle::Refresh(const CallOptions& call) {
+  v1::GetSessionRequest request;
+  request.set_session_id(id_);
+  v1::Session session;
+  const absl::Status status = transport_->Call(&Transport::Stub::GetSession, id_, request, &session,
+                                               transport_->DeadlineFor(call));
+  if (!status.ok()) return status;
+  if (session.generation() != generation_ || session.layer_positions_size() != layers()) {
+    return absl::AbortedError(
+        absl::StrCat("session ", id_, " has another generation than this handle; attach again"));
+  }
+  for (int layer = 0; layer < session.layer_positions_size(); ++layer) {
+    ledger_->SetAcknowledged(layer, session.layer_positions(layer));
+  }
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> SessionHandle::OpenStream(const StreamOptions& options) {
+  return Stream::Open(transport_, {id_, generation_, shapes_, limits_, server_limits_, ledger_},
+                      options);
+}
+
+}  // namespace attnd::client
