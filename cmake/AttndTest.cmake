@@ -56,7 +56,7 @@ function(attnd_test)
     BYPRODUCTS "${suites}"
     COMMAND
       "${CMAKE_COMMAND}" -D program=$<TARGET_FILE:${arg_NAME}> -D name=${arg_NAME} -D out=${suites}
-      -D labels="${arg_LABELS}" -D cost=${ATTND_COST_${label}} -D long_cost=${ATTND_COST_long}
+      -D "labels=${arg_LABELS}" -D cost=${ATTND_COST_${label}} -D long_cost=${ATTND_COST_long}
       -D timeout=${arg_TIMEOUT} -D directory=${PROJECT_SOURCE_DIR}
       -P "${PROJECT_SOURCE_DIR}/cmake/ListSuites.cmake"
     VERBATIM)

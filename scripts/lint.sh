@@ -11,5 +11,5 @@ patterns=("$@")
 if ((${#patterns[@]} == 0)); then
   patterns=("$PWD/(engine|server|client|tests)/")
 fi
-run-clang-tidy-14 -quiet -p build/release "${patterns[@]}" 2>&1 |
+run-clang-tidy-14 -quiet -p build/release "${patterns[@]}" 2>&1 | sed 's/\x1b\[[0-9;]*m//g' |
   { grep -Ev '^(clang-tidy-14 |[0-9]+ warnings? (generated|treated))' || true; }
