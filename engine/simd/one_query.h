@@ -15,9 +15,9 @@
 
 #include <cstdint>
 
-namespace attnd::engine {
+#include "engine/block.h"
 
-inline constexpr std::int64_t kBlockTokens = 64;
+namespace attnd::engine {
 
 // scores[j] = q . key_j for the 64 tokens: the bits of GemmNN with A = q [1 x d], B = keys_t [d x
 // 64].
