@@ -1,0 +1,183 @@
+#include "engine/linear/attend_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "engine/gemm.h"
+#include "engine/linear/denominator_guard.h"
+#include "engine/linear/linear_engine.h"
+#include "engine/linear/row_loops.h"
+#include "engine/simd/maps.h"
+#include "engine/simd/one_query.h"
+
+namespace attnd::engine {
+namespace {
+
+// A millisecond at 50 GFLOP/s.
+constexpr std::int64_t kMaxTileFlops = 50'000'000;
+
+// The largest row count of engine/gemm.h whose products stay within kMaxTileFlops.
+std::int64_t TileRows(const LinearDims& dims) {
+  const std::int64_t row_flops = 2 * (dims.features * dims.summary_columns +
+                                      kBlockTokens * (dims.features + dims.summary_columns));
+  std::int64_t rows = kGemmRowBuckets[0];
+  for (const std::int64_t bucket : kGemmRowBuckets) {
+    if (bucket * row_flops <= kMaxTileFlops) rows = bucket;
+  }
+  return rows;
+}
+
+}  // namespace
+
+LinearAttendPlan::LinearAttendPlan(const LinearEngine& engine)
+    : engine_(engine), tile_rows_(TileRows(engine.dims())) {}
+
+void LinearAttendPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
+  group_ = group;
+  answer_ = answer;
+  head_rows_ = group.count * engine_.shape().group_size();
+  head_tiles_ = (head_rows_ + tile_rows_ - 1) / tile_rows_;
+  chains_ = engine_.shape().kv_heads * head_tiles_;
+}
+
+LinearAttendPlan::Tile LinearAttendPlan::TileOf(std::int64_t chain) const {
+  Tile tile;
+  tile.head = chain / head_tiles_;
+  tile.first = chain % head_tiles_ * tile_rows_;
+  tile.rows = std::min(tile_rows_, head_rows_ - tile.first);
+  tile.padded_rows = GemmPaddedRows(tile.rows);
+  // Cuts do not fall from one query to the next.
+  tile.tail_rows = std::min(group_.cut(QueryOf(tile.first + tile.rows - 1)), group_.tail.rows);
+  return tile;
+}
+
+std::int64_t LinearAttendPlan::QueryOf(std::int64_t row) const {
+  return row / engine_.shape().group_size();
+}
+
+std::int64_t LinearAttendPlan::HeadOf(const Tile& tile, std::int64_t row) const {
+  const std::int64_t group = engine_.shape().group_size();
+  return tile.head * group + row % group;
+}
+
+RowMask LinearAttendPlan::VisibleTail(std::int64_t row) const {
+  return group_.tail.valid & FirstRows(std::min(group_.cut(QueryOf(row)), group_.tail.rows));
+}
+
+// phi(scale * q) of the tile's rows, [padded_rows x features].
+const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Scratch& scratch) const {
+  const LayerShape& shape = engine_.shape();
+  const std::int64_t d = shape.key_dim;
+  const std::int64_t ld = engine_.dims().features;
+  float* features = scratch.Take(tile.padded_rows * ld);
+  {
+    const Scratch::Frame frame(scratch);
+    float* scaled = scratch.Take(tile.rows * d);
+    for (std::int64_t i = 0; i < tile.rows; ++i) {
+      const std::int64_t row = tile.first + i;
+      const float* query =
+          group_.queries + QueryOf(row) * shape.query_row() + HeadOf(tile, row) * d;
+      ScaleRow(query, shape.scale, scaled + i * d, d);
+    }
+    engine_.map().MapQueries(scaled, d, tile.rows, features, ld);
+  }
+  const std::int64_t c = engine_.map().feature_dim();
+  for (std::int64_t i = 0; c < ld && i < tile.rows; ++i) {
+    std::fill(features + i * ld + c, features + (i + 1) * ld, 0.0F);
+  }
+  std::fill(features + tile.rows * ld, features + tile.padded_rows * ld, 0.0F);
+  return features;
+}
+
+// sums [padded_rows x summary_columns] (+)= a [V | 1].
+void LinearAttendPlan::AddTail(const Tile& tile, const float* features, bool accumulate,
+                               float* sums, Scratch& scratch) const {
+  const LinearDims& dims = engine_.dims();
+  const LayerShape& shape = engine_.shape();
+  const std::int64_t rows = tile.tail_rows;
+  const std::int64_t width = RoundUp(rows, kGemmColumnMultiple);
+
+  // Copies of the visible rows, zeros beyond: the layer's writer may be writing later rows.
+  float* keys_t = scratch.Take(dims.features * kBlockTokens);
+  TransposeKeys(group_.tail.tail->features.data() + tile.head * kBlockTokens * dims.features,
+                dims.features, rows, dims.features, 0, keys_t);
+  for (std::int64_t i = 0; rows < width && i < dims.features; ++i) {
+    std::fill(keys_t + i * kBlockTokens + rows, keys_t + i * kBlockTokens + width, 0.0F);
+  }
+  float* values = scratch.Take(width * dims.summary_columns);
+  for (std::int64_t j = 0; j < rows; ++j) {
+    float* row = values + j * dims.summary_columns;
+    std::copy_n(
+        group_.tail.tail->values.data() + j * shape.value_row() + tile.head * shape.value_dim,
+        shape.value_dim, row);
+    row[shape.value_dim] = 1.0F;
+    std::fill(row + shape.value_dim + 1, row + dims.summary_columns, 0.0F);
+  }
+  std::fill(values + rows * dims.summary_columns, values + width * dims.summary_columns, 0.0F);
+
+  float* scores = scratch.Take(tile.padded_rows * kBlockTokens);
+  GemmNN(tile.padded_rows, width, dims.features, features, dims.features, keys_t, kBlockTokens,
+         /*accumulate=*/false, scores, kBlockTokens);
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    const RowMask visible = VisibleTail(tile.first + i);
+    if (visible != FirstRows(width)) KeepColumns(visible, width, scores + i * kBlockTokens);
+  }
+  GemmNN(tile.padded_rows, dims.summary_columns, width, scores, kBlockTokens, values,
+         dims.summary_columns, accumulate, sums, dims.summary_columns);
+}
+
+void LinearAttendPlan::WriteRow(const Tile& tile, std::int64_t row, const float* sums) const {
+  const LayerShape& shape = engine_.shape();
+  const std::int64_t dv = shape.value_dim;
+  const std::int64_t index = QueryOf(row) * shape.query_heads + HeadOf(tile, row);
+  float* output = answer_.outputs + index * dv;
+  float* numerator = answer_.numerators != nullptr ? answer_.numerators + index * dv : nullptr;
+
+  const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
+  const bool empty = sealed.unmasked() == 0 && VisibleTail(row) == 0;
+  Guarded guarded = {0.0F, RowFlag::kEmpty};
+  if (!empty) {
+    guarded = ApplyGuard(engine_.config(), sums[dv]);
+    // A row that the guard zeroes must still have had a numerator.
+    const float divisor = guarded.divisor > 0 ? guarded.divisor : 1.0F;
+    bool finite = std::isfinite(sums[dv]) && std::isfinite(divisor);
+    finite = DivideRow(sums, divisor, dv, output) && finite;
+    if (numerator != nullptr) finite = DivideRow(sums, 1.0F, dv, numerator) && finite;
+    if (!finite) guarded = {0.0F, RowFlag::kOverflow};
+  }
+  if (!(guarded.divisor > 0)) std::fill_n(output, dv, 0.0F);
+  const bool no_sums = empty || guarded.flag == RowFlag::kOverflow;
+  if (numerator != nullptr && no_sums) std::fill_n(numerator, dv, 0.0F);
+  if (answer_.denominators != nullptr) {
+    answer_.denominators[index] = no_sums ? 0.0F : sums[dv] + 0.0F;
+  }
+  if (answer_.flags != nullptr) answer_.flags[index] = static_cast<std::uint8_t>(guarded.flag);
+}
+
+bool LinearAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
+  const Scratch::Frame frame(scratch);
+  const LinearDims& dims = engine_.dims();
+  const Tile tile = TileOf(chain);
+  const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
+  const bool any_sealed = sealed.unmasked() > 0;
+
+  const float* features = QueryFeatures(tile, scratch);
+  float* sums = scratch.Take(tile.padded_rows * dims.summary_columns);
+  if (any_sealed) {
+    GemmNN(tile.padded_rows, dims.summary_columns, dims.features, features, dims.features,
+           sealed.summary(tile.head), dims.summary_columns, /*accumulate=*/false, sums,
+           dims.summary_columns);
+  }
+  if (tile.tail_rows > 0) {
+    AddTail(tile, features, any_sealed, sums, scratch);
+  } else if (!any_sealed) {
+    std::fill_n(sums, tile.padded_rows * dims.summary_columns, 0.0F);
+  }
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    WriteRow(tile, tile.first + i, sums + i * dims.summary_columns);
+  }
+  return true;
+}
+
+}  // namespace attnd::engine

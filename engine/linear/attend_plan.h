@@ -1,0 +1,70 @@
+// Answers of linear attention for one group of queries.
+//
+// The definition, which fixes the bits of a row r of kv-head h with features f = phi(scale * q):
+//   [N | D] = f [S | Z]               chain over the c features (panels of 256, engine/gemm.h)
+//   a_j     = f . phi(k_j)            chain over the c features, for visible unmasked tail rows j,
+//                                     +0 for all others
+//   [N | D] = [N | D] + a [V | 1]     one chain over the tail rows, added once
+// and then the guard (denominator_guard.h). Terms with a_j = +0 do not change a chain's bits (up to
+// the sign of a zero, and results have + 0 added), so the tail may be computed 16, 32, 48 or 64
+// wide. Where no unmasked token is sealed [S | Z] is zero and its product is left out.
+//
+// A chain is one kv-head and a tile of (query, head in group) rows, query-major. Its arithmetic is
+// bounded by kMaxTileFlops, about a millisecond.
+//
+// A row flagged kEmpty or kOverflow is zeros in outputs, numerators and denominators. Threads: as
+// engine.h says. The plan keeps no memory of its own; all of it is the thread's Scratch.
+#ifndef ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_
+#define ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_
+
+#include <cstdint>
+
+#include "engine/engine.h"
+
+namespace attnd::engine {
+
+class LinearEngine;
+
+class LinearAttendPlan final : public AttendPlan {
+ public:
+  // The engine must outlive the plan.
+  explicit LinearAttendPlan(const LinearEngine& engine);
+
+  void Reset(const QueryGroup& group, const AnswerView& answer) override;
+  std::int64_t chains() const override { return chains_; }
+  bool Run(std::int64_t chain, Scratch& scratch) override;
+  // Chains write disjoint rows: there is nothing to reduce.
+  void Finish(Scratch&) override {}
+
+ private:
+  // One chain's rows [first, first + rows) of kv-head `head`.
+  struct Tile {
+    std::int64_t head;
+    std::int64_t first;
+    std::int64_t rows;
+    std::int64_t padded_rows;  // a row count of engine/gemm.h
+    std::int64_t tail_rows;    // the most tail rows that one of them sees
+  };
+
+  Tile TileOf(std::int64_t chain) const;
+  std::int64_t QueryOf(std::int64_t row) const;
+  std::int64_t HeadOf(const Tile& tile, std::int64_t row) const;
+  RowMask VisibleTail(std::int64_t row) const;
+
+  const float* QueryFeatures(const Tile& tile, Scratch& scratch) const;
+  void AddTail(const Tile& tile, const float* features, bool accumulate, float* sums,
+               Scratch& scratch) const;
+  void WriteRow(const Tile& tile, std::int64_t row, const float* sums) const;
+
+  const LinearEngine& engine_;
+  std::int64_t tile_rows_;
+  QueryGroup group_;
+  AnswerView answer_;
+  std::int64_t head_rows_ = 0;
+  std::int64_t head_tiles_ = 0;
+  std::int64_t chains_ = 0;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_

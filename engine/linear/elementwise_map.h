@@ -1,0 +1,59 @@
+// A feature map that applies one function to each number, to keys and queries alike: c = d.
+//
+// `Apply` is called as apply(x, y, n): y[0..n) from x[0..n), an element's bits depending on that
+// element alone. Immutable, thread-safe.
+#ifndef ATTND_ENGINE_LINEAR_ELEMENTWISE_MAP_H_
+#define ATTND_ENGINE_LINEAR_ELEMENTWISE_MAP_H_
+
+#include <cstdint>
+
+#include "engine/linear/feature_map.h"
+
+namespace attnd::engine {
+
+template <typename Apply>
+class ElementwiseMap final : public FeatureMap {
+ public:
+  ElementwiseMap(std::int64_t dim, KernelSign sign, const char* description, Apply apply)
+      : dim_(dim), sign_(sign), description_(description), apply_(apply) {}
+
+  std::int64_t feature_dim() const override { return dim_; }
+  KernelSign sign() const override { return sign_; }
+  const char* description() const override { return description_; }
+
+  void MapKeys(const float* rows, std::int64_t stride, std::int64_t n, float* features,
+               std::int64_t feature_stride) const override {
+    Map(rows, stride, n, features, feature_stride);
+  }
+  void MapQueries(const float* rows, std::int64_t stride, std::int64_t n, float* features,
+                  std::int64_t feature_stride) const override {
+    Map(rows, stride, n, features, feature_stride);
+  }
+
+ private:
+  void Map(const float* rows, std::int64_t stride, std::int64_t n, float* features,
+           std::int64_t feature_stride) const {
+    if (stride == dim_ && feature_stride == dim_) {
+      apply_(rows, features, n * dim_);
+      return;
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      apply_(rows + i * stride, features + i * feature_stride, dim_);
+    }
+  }
+
+  std::int64_t dim_;
+  KernelSign sign_;
+  const char* description_;
+  Apply apply_;
+};
+
+template <typename Apply>
+std::unique_ptr<const FeatureMap> MakeElementwiseMap(std::int64_t dim, KernelSign sign,
+                                                     const char* description, Apply apply) {
+  return std::make_unique<ElementwiseMap<Apply>>(dim, sign, description, apply);
+}
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_LINEAR_ELEMENTWISE_MAP_H_

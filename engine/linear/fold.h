@@ -1,0 +1,43 @@
+// Folding tokens into the totals of one head, and the question whether they can be folded.
+//
+// The definition, which fixes the bits: a block's sums are f32 chains in token order,
+//   S_block(i, j) = fma(phi(k_t)_i, v_t_j, S_block(i, j)),  Z_block(i) = Z_block(i) + phi(k_t)_i,
+// they are added to the f64 totals block by block, and the totals are rounded to f32 by
+// RoundSummary(). It does not matter in how many calls blocks arrive.
+//
+// Any thread; the state belongs to the caller.
+#ifndef ATTND_ENGINE_LINEAR_FOLD_H_
+#define ATTND_ENGINE_LINEAR_FOLD_H_
+
+#include <cstdint>
+
+#include "engine/linear/linear_state.h"
+#include "engine/scratch.h"
+
+namespace attnd::engine {
+
+// Up to 64 token rows of one head: features [rows x dims.features], dense; values, d_v per row,
+// `value_stride` floats apart. Rows of masked tokens are zeros. Borrowed.
+struct HeadRows {
+  std::int64_t rows = 0;
+  const float* features = nullptr;
+  const float* values = nullptr;
+  std::int64_t value_stride = 0;
+};
+
+// Adds the rows to the head's totals. False, leaving the totals unusable, where a feature, a sum or
+// a total rounded to f32 is not finite.
+bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, LinearState& state,
+              Scratch& scratch);
+
+// Rounds a head's totals to its f32 summary. Requires that the last FoldRows() was true.
+void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state);
+
+// Whether FoldRows() would be true; the state is not changed. Next to free where magnitudes are far
+// from the limit of f32, which is where the rows' maxima suffice.
+bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head,
+                 const LinearState& state, Scratch& scratch);
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_LINEAR_FOLD_H_

@@ -1,0 +1,159 @@
+#include "engine/linear/linear_engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/linear/attend_plan.h"
+#include "engine/linear/denominator_guard.h"
+#include "engine/linear/fold.h"
+
+namespace attnd::engine {
+namespace {
+
+LinearState& AsLinear(SealedState& state) { return static_cast<LinearState&>(state); }
+const LinearState& AsLinear(const SealedState& state) {
+  return static_cast<const LinearState&>(state);
+}
+
+absl::Status Overflow(const char* what, std::int64_t head) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": features or sums of kv-head ", head,
+                   " leave the range of f32 (limit 3.4e38 in magnitude)"));
+}
+
+// Far above any sensible head, far below what could overflow a size.
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 20;
+
+absl::Status CheckRange(const char* field, std::int64_t value) {
+  if (value >= 1 && value <= kMaxDim) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", must be between 1 and ", kMaxDim));
+}
+
+absl::Status CheckShape(const LayerShape& shape) {
+  const std::pair<const char*, std::int64_t> fields[] = {{"kv_heads", shape.kv_heads},
+                                                         {"query_heads", shape.query_heads},
+                                                         {"key_dim", shape.key_dim},
+                                                         {"value_dim", shape.value_dim}};
+  for (const auto& [field, value] : fields) {
+    if (absl::Status status = CheckRange(field, value); !status.ok()) return status;
+  }
+  if (shape.query_heads % shape.kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "query_heads is ", shape.query_heads, ", must be a multiple of kv_heads ", shape.kv_heads));
+  }
+  if (!std::isfinite(shape.scale)) {
+    return absl::InvalidArgumentError(absl::StrCat("scale is ", shape.scale, ", must be finite"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+LinearEngine::LinearEngine(const LayerShape& shape, const LinearConfig& config,
+                           std::unique_ptr<const FeatureMap> map)
+    : shape_(shape),
+      config_(config),
+      map_(std::move(map)),
+      dims_(map_->feature_dim(), shape.value_dim) {}
+
+void LinearEngine::EncodeHead(const float* keys, RowMask valid, std::int64_t count,
+                              float* features) const {
+  const std::int64_t ld = dims_.features;
+  const std::int64_t c = map_->feature_dim();
+  map_->MapKeys(keys, shape_.key_row(), count, features, ld);
+  for (std::int64_t i = 0; c < ld && i < count; ++i) {
+    std::fill(features + i * ld + c, features + (i + 1) * ld, 0.0F);
+  }
+  // After the map: phi(0) = 1 for elu + 1, so the zero rows of masked tokens would count.
+  for (RowMask masked = ~valid & FirstRows(count); masked != 0; masked &= masked - 1) {
+    std::fill_n(features + std::countr_zero(masked) * ld, ld, 0.0F);
+  }
+}
+
+void LinearEngine::EncodeKeys(const float* keys, RowMask valid, std::int64_t first,
+                              std::int64_t count, float* features) const {
+  for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+    EncodeHead(keys + head * shape_.key_dim, valid, count,
+               features + (head * kBlockTokens + first) * dims_.features);
+  }
+}
+
+std::shared_ptr<SealedState> LinearEngine::NewState() const {
+  return std::make_shared<LinearState>(shape_.kv_heads, dims_);
+}
+
+std::shared_ptr<SealedState> LinearEngine::Clone(const SealedState& state) const {
+  return std::make_shared<LinearState>(AsLinear(state));
+}
+
+absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
+                                std::span<const Block> blocks, Scratch& scratch) const {
+  LinearState& sealed = AsLinear(state);
+  const Scratch::Frame frame(scratch);
+  float* encoded = scratch.Take(kBlockTokens * dims_.features);
+  // Head by head, so that one head's totals stay in the cache over all blocks.
+  for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const Block& block = blocks[b];
+      HeadRows rows = {kBlockTokens, encoded, block.values + head * shape_.value_dim,
+                       shape_.value_row()};
+      if (block.features != nullptr) {
+        rows.features = block.features + head * kBlockTokens * dims_.features;
+      } else {
+        EncodeHead(block.keys + head * shape_.key_dim, block.valid, kBlockTokens, encoded);
+      }
+      if (!FoldRows(dims_, rows, head, sealed, scratch)) {
+        const std::int64_t first = sealed_tokens + static_cast<std::int64_t>(b) * kBlockTokens;
+        return Overflow(absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(),
+                        head);
+      }
+    }
+    RoundSummary(dims_, head, sealed);
+  }
+  for (const Block& block : blocks) sealed.AddUnmasked(std::popcount(block.valid));
+  return absl::OkStatus();
+}
+
+absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& tail,
+                                     Scratch& scratch) const {
+  if (tail.rows == 0) return absl::OkStatus();
+  for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+    const HeadRows rows = {tail.rows,
+                           tail.tail->features.data() + head * kBlockTokens * dims_.features,
+                           tail.tail->values.data() + head * shape_.value_dim, shape_.value_row()};
+    if (!CanFoldRows(dims_, rows, head, AsLinear(state), scratch)) {
+      return Overflow("the last tokens", head);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<AttendPlan> LinearEngine::NewPlan() const {
+  return std::make_unique<LinearAttendPlan>(*this);
+}
+
+std::int64_t LinearEngine::fixed_bytes() const {
+  const std::int64_t state = dims_.totals() * 8 + dims_.summary() * 4;
+  const std::int64_t tail = kBlockTokens * 4 * (dims_.features + shape_.key_dim + shape_.value_dim);
+  return shape_.kv_heads * (state + tail);
+}
+
+absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,
+                                                               const LinearConfig& config) {
+  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
+  if (absl::Status status = ValidateGuard(config); !status.ok()) return status;
+  FeatureMapOr map = MakeFeatureMap(config.feature_map, shape.key_dim);
+  if (!map.ok()) return map.status();
+  if ((*map)->sign() == KernelSign::kSigned && config.normalized) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("normalization is NORMALIZED, must be UNNORMALIZED for ",
+                     config.feature_map.name, ", whose denominator has no fixed sign"));
+  }
+  return std::make_unique<const LinearEngine>(shape, config, *std::move(map));
+}
+
+}  // namespace attnd::engine

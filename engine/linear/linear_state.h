@@ -1,0 +1,88 @@
+// The sealed state of linear attention: per kv-head the context summary S = phi(K)^T V [c x d_v]
+// and the key summary Z = phi(K)^T 1 [c] over all unmasked tokens of complete blocks.
+//
+// Held twice: as f64 totals, to which the f32 sums of each block are added (f32 alone drifts: 1e-4
+// of the output after 4 million tokens, and stops counting where an increment is below half an
+// ulp), and as their rounding to f32, laid out so that one product answers numerator and
+// denominator.
+//
+// Not synchronised: one thread owns a state until it is published, then nobody changes it.
+#ifndef ATTND_ENGINE_LINEAR_LINEAR_STATE_H_
+#define ATTND_ENGINE_LINEAR_LINEAR_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/aligned_buffer.h"
+#include "engine/block.h"
+#include "engine/engine.h"
+#include "engine/tensor.h"
+
+namespace attnd::engine {
+
+// Sizes of one head's arrays, padded as the products need them. Padding holds zeros.
+struct LinearDims {
+  LinearDims(std::int64_t feature_dim, std::int64_t value_dim_in)
+      : features(RoundUp(feature_dim, 16)),
+        value_dim(value_dim_in),
+        value_columns(RoundUp(value_dim_in, 16)),
+        summary_columns(RoundUp(value_dim_in + 1, 16)) {}
+
+  std::int64_t totals() const { return features * (value_columns + 1); }
+  std::int64_t summary() const { return features * summary_columns; }
+
+  std::int64_t features;         // c, rounded up
+  std::int64_t value_dim;        // d_v
+  std::int64_t value_columns;    // d_v, rounded up: columns of S as it is summed
+  std::int64_t summary_columns;  // d_v + 1, rounded up: columns of [S | Z]
+};
+
+class LinearState final : public SealedState {
+ public:
+  LinearState(std::int64_t kv_heads, const LinearDims& dims)
+      : dims_(dims),
+        totals_(kv_heads * dims.totals()),
+        summary_(kv_heads * dims.summary()),
+        bounds_(static_cast<std::size_t>(kv_heads), 0.0) {}
+  LinearState(const LinearState& other)
+      : SealedState(other),
+        dims_(other.dims_),
+        totals_(AlignedBuffer<double>::CopyOf(other.totals_)),
+        summary_(AlignedBuffer<float>::CopyOf(other.summary_)),
+        bounds_(other.bounds_),
+        unmasked_(other.unmasked_) {}
+  LinearState& operator=(const LinearState&) = delete;
+
+  std::int64_t bytes() const override {
+    return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double)) +
+           totals_.bytes() + summary_.bytes();
+  }
+
+  // f64: S [features x value_columns], then Z [features].
+  double* totals(std::int64_t head) { return totals_.data() + head * dims_.totals(); }
+  const double* totals(std::int64_t head) const { return totals_.data() + head * dims_.totals(); }
+
+  // f32: [features x summary_columns], column d_v is Z.
+  float* summary(std::int64_t head) { return summary_.data() + head * dims_.summary(); }
+  const float* summary(std::int64_t head) const { return summary_.data() + head * dims_.summary(); }
+
+  // At least the largest magnitude among a head's totals.
+  double& bound(std::int64_t head) { return bounds_[static_cast<std::size_t>(head)]; }
+  double bound(std::int64_t head) const { return bounds_[static_cast<std::size_t>(head)]; }
+
+  // Unmasked tokens folded in.
+  std::int64_t unmasked() const { return unmasked_; }
+  void AddUnmasked(std::int64_t tokens) { unmasked_ += tokens; }
+
+ private:
+  LinearDims dims_;
+  AlignedBuffer<double> totals_;
+  AlignedBuffer<float> summary_;
+  std::vector<double> bounds_;
+  std::int64_t unmasked_ = 0;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_LINEAR_LINEAR_STATE_H_
