@@ -1,0 +1,211 @@
+#include "engine/exact/exact_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "engine/gemm.h"
+#include "engine/simd/maps.h"
+#include "engine/simd/one_query.h"
+
+namespace attnd::engine {
+namespace {
+
+// A quantum ends when it has done this much: about half a millisecond of one core at 100 GFLOP/s
+// and 16 GB/s.
+constexpr std::int64_t kQuantumFlops = 50'000'000;
+constexpr std::int64_t kQuantumBytes = 8 << 20;
+
+// Splits become chains of their own while there are few tiles and while the sums of all splits stay
+// this small: Finish() reads them all, 8 MB in about a millisecond.
+constexpr std::int64_t kMaxTilesToSplit = 64;
+constexpr std::int64_t kMaxSplitSums = 2 << 20;  // floats
+
+std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <typename T>
+void Grow(AlignedBuffer<T>& buffer, std::int64_t count) {
+  if (buffer.size() < count) buffer = AlignedBuffer<T>::Uninitialized(count);
+}
+
+}  // namespace
+
+template <typename Element>
+void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer) {
+  group_ = group;
+  answer_ = answer;
+  sealed_blocks_ = group.sealed_tokens / kBlockTokens;
+  state_ = sealed_blocks_ == 0 ? nullptr : static_cast<const KeyValueState<Element>*>(group.sealed);
+  blocks_ = sealed_blocks_ + (group.tail.rows > 0 ? 1 : 0);
+  splits_ = std::max(CeilDivide(blocks_, kSplitBlocks), std::int64_t{1});
+
+  head_rows_ = group.count * shape_.group_size();
+  tile_rows_ = PaddedTileRows(std::min(head_rows_, kGemmMaxRows));
+  head_tiles_ = CeilDivide(head_rows_, kGemmMaxRows);
+  tiles_ = shape_.kv_heads * head_tiles_;
+  const std::int64_t slot_floats = tile_rows_ * SoftmaxSums::RowFloats(layout_.padded_value_dim);
+  const bool split = tiles_ <= kMaxTilesToSplit && tiles_ * splits_ * slot_floats <= kMaxSplitSums;
+  split_chains_ = split ? splits_ : 1;
+  slots_ = split_chains_ == splits_ ? splits_ : 2;
+
+  Grow(sums_, tiles_ * slots_ * slot_floats);
+  if (answer.top_k > 0) {
+    Grow(top_scores_, chains() * tile_rows_ * answer.top_k);
+    Grow(top_positions_, chains() * tile_rows_ * answer.top_k);
+  }
+  next_block_.resize(static_cast<std::size_t>(chains()));
+  for (std::int64_t chain = 0; chain < chains(); ++chain) {
+    next_block_[static_cast<std::size_t>(chain)] = chain % split_chains_ * kSplitBlocks;
+  }
+  open_rows_.clear();
+  for (std::int64_t row = 0; row < (group.causal ? head_rows_ : 1); ++row) {
+    const std::int64_t cut =
+        std::clamp(group.cut(row / shape_.group_size()), std::int64_t{0}, group.tail.rows);
+    open_rows_.push_back(group.tail.valid & FirstRows(cut));
+  }
+}
+
+template <typename Element>
+SoftmaxSums ExactPlan<Element>::Sums(std::int64_t tile, std::int64_t slot) {
+  const std::int64_t slot_floats = tile_rows_ * SoftmaxSums::RowFloats(layout_.padded_value_dim);
+  return {sums_.data() + (tile * slots_ + slot) * slot_floats, PaddedTileRows(Tile(tile).rows),
+          layout_.padded_value_dim};
+}
+
+template <typename Element>
+TopKeys ExactPlan<Element>::Top(std::int64_t tile, std::int64_t split_chain) {
+  const std::int64_t offset = (tile * split_chains_ + split_chain) * tile_rows_ * answer_.top_k;
+  return {Tile(tile).rows, answer_.top_k, top_scores_.data() + offset,
+          top_positions_.data() + offset};
+}
+
+template <typename Element>
+RowTile ExactPlan<Element>::Tile(std::int64_t tile) const {
+  const std::int64_t first = tile % head_tiles_ * kGemmMaxRows;
+  return {.kv_head = tile / head_tiles_,
+          .first = first,
+          .rows = std::min(head_rows_ - first, kGemmMaxRows),
+          .group_size = shape_.group_size(),
+          .query_heads = shape_.query_heads};
+}
+
+template <typename Element>
+void ExactPlan<Element>::PackQueries(const RowTile& tile, float* packed) const {
+  const std::int64_t d = shape_.key_dim;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    ScaleRow(group_.queries + tile.tensor_row(r) * d, shape_.scale, packed + r * d, d);
+  }
+  std::fill(packed + tile.rows * d, packed + PaddedTileRows(tile.rows) * d, 0.0F);
+}
+
+// The open block in the layout of a stored one. Rows from tail.rows on may be being written: they
+// are zeros here.
+template <typename Element>
+BlockView<float> ExactPlan<Element>::OpenBlock(std::int64_t kv_head, Scratch& scratch) const {
+  const TailView& tail = group_.tail;
+  float* keys_t = scratch.Take(layout_.elements());
+  float* values = keys_t + layout_.key_elements();
+  std::memset(keys_t, 0, static_cast<std::size_t>(layout_.elements()) * sizeof(float));
+  TransposeKeys(tail.tail->keys.data() + kv_head * shape_.key_dim, shape_.key_row(), tail.rows,
+                shape_.key_dim, 0, keys_t);
+  for (std::int64_t row = 0; row < tail.rows; ++row) {
+    std::copy_n(tail.tail->values.data() + row * shape_.value_row() + kv_head * shape_.value_dim,
+                shape_.value_dim, values + row * layout_.padded_value_dim);
+  }
+  return {keys_t, values, tail.valid & FirstRows(tail.rows)};
+}
+
+template <typename Element>
+void ExactPlan<Element>::AttendOpenBlock(const RowTile& tile, const TileWork& work,
+                                         Scratch& scratch) const {
+  const Scratch::Frame frame(scratch);
+  const VisibleKeys visible = {open_rows_.data() + (group_.causal ? tile.first : 0),
+                               group_.causal ? 1 : 0};
+  AttendBlock(OpenBlock(tile.kv_head, scratch), BlockView<float>{}, visible,
+              sealed_blocks_ * kBlockTokens, work);
+}
+
+template <typename Element>
+std::int64_t ExactPlan<Element>::BlocksPerQuantum() const {
+  const std::int64_t elements = layout_.elements();
+  const std::int64_t flops = 2 * tile_rows_ * elements;
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(sizeof(Element));
+  return std::max(std::min(kQuantumFlops / flops, kQuantumBytes / bytes), std::int64_t{1});
+}
+
+template <typename Element>
+void ExactPlan<Element>::WriteRows(const RowTile& tile, const SoftmaxSums& sums,
+                                   const TopKeys& top) const {
+  WriteAnswerRows(sums, tile, shape_.value_dim, answer_);
+  if (answer_.top_k > 0) WriteTopKeys(top, sums, tile, shape_.value_dim, answer_);
+}
+
+template <typename Element>
+bool ExactPlan<Element>::Run(std::int64_t chain, Scratch& scratch) {
+  const Scratch::Frame frame(scratch);
+  const std::int64_t tile_index = chain / split_chains_;
+  const std::int64_t split_chain = chain % split_chains_;
+  const bool one_split = split_chains_ == splits_;
+  const std::int64_t first = split_chain * kSplitBlocks;
+  const std::int64_t end = one_split ? std::min(first + kSplitBlocks, blocks_) : blocks_;
+
+  const RowTile tile = Tile(tile_index);
+  SoftmaxSums sums = Sums(tile_index, one_split ? split_chain : 1);
+  SoftmaxSums total = Sums(tile_index, one_split ? split_chain : 0);
+  TopKeys top = Top(tile_index, split_chain);
+  float* queries = scratch.Take(sums.rows * shape_.key_dim);
+  PackQueries(tile, queries);
+  const TileWork work = {.rows = tile.rows,
+                         .key_dim = shape_.key_dim,
+                         .queries = queries,
+                         .scores = scratch.Take(sums.rows * kBlockTokens),
+                         .corrections = scratch.Take(sums.rows),
+                         .widened = scratch.Take(layout_.elements()),
+                         .sums = sums,
+                         .top = answer_.top_k > 0 ? &top : nullptr};
+
+  std::int64_t& next = next_block_[static_cast<std::size_t>(chain)];
+  if (next == first) {
+    total.Clear();
+    top.Clear();
+  }
+  const std::int64_t stop = std::min(next + BlocksPerQuantum(), end);
+  while (next < stop) {
+    if (next % kSplitBlocks == 0) sums.Clear();
+    if (next < sealed_blocks_) {
+      const BlockView<Element> block = state_->block(tile.kv_head, next);
+      const BlockView<Element> following =
+          next + 1 < sealed_blocks_ ? state_->block(tile.kv_head, next + 1) : BlockView<Element>{};
+      AttendBlock(block, following, {&block.valid, 0}, next * kBlockTokens, work);
+    } else {
+      AttendOpenBlock(tile, work, scratch);
+    }
+    ++next;
+    if (!one_split && (next % kSplitBlocks == 0 || next == end)) {
+      MergeSums(sums, total, scratch);
+    }
+  }
+  if (next < end) return false;
+  if (split_chains_ == 1) WriteRows(tile, total, top);
+  return true;
+}
+
+template <typename Element>
+void ExactPlan<Element>::Finish(Scratch& scratch) {
+  if (split_chains_ == 1) return;
+  for (std::int64_t tile = 0; tile < tiles_; ++tile) {
+    SoftmaxSums sums = Sums(tile, 0);
+    TopKeys top = Top(tile, 0);
+    for (std::int64_t slot = 1; slot < slots_; ++slot) {
+      const SoftmaxSums later = Sums(tile, slot);
+      MergeSums(later, sums, scratch);
+      if (answer_.top_k > 0) top.OfferAll(Top(tile, slot));
+    }
+    WriteRows(Tile(tile), sums, top);
+  }
+}
+
+template class ExactPlan<float>;
+template class ExactPlan<std::uint16_t>;
+
+}  // namespace attnd::engine

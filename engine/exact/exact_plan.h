@@ -1,0 +1,82 @@
+// Exact attention of one query group, cut into chains and quanta.
+//
+// The keys are split every 16,384 tokens by position. A tile of query rows passes over a split's
+// blocks in order with online softmax; the open block is the last block of the last split. The sums
+// of the splits are merged in ascending order. This is the one definition of an answer's bits. What
+// is left to choose, and chosen for speed alone, is who does it: with few tiles every split is a
+// chain of its own and Finish() merges; with many a chain goes through all splits of its tile,
+// merges as it goes and writes its rows itself, so that neither memory nor Finish() grows with the
+// context.
+//
+// Thread safety: as engine.h demands of an AttendPlan.
+#ifndef ATTND_ENGINE_EXACT_EXACT_PLAN_H_
+#define ATTND_ENGINE_EXACT_EXACT_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/aligned_buffer.h"
+#include "engine/block.h"
+#include "engine/engine.h"
+#include "engine/exact/attend_block.h"
+#include "engine/exact/key_value_state.h"
+#include "engine/exact/row_tile.h"
+#include "engine/exact/softmax_sums.h"
+#include "engine/exact/top_keys.h"
+#include "engine/scratch.h"
+
+namespace attnd::engine {
+
+inline constexpr std::int64_t kSplitBlocks = 256;  // 16,384 tokens
+
+// Element: the storage type, see segment.h. The shape is copied.
+template <typename Element>
+class ExactPlan final : public AttendPlan {
+ public:
+  explicit ExactPlan(const LayerShape& shape) : shape_(shape), layout_(shape) {}
+
+  void Reset(const QueryGroup& group, const AnswerView& answer) override;
+  std::int64_t chains() const override { return tiles_ * split_chains_; }
+  bool Run(std::int64_t chain, Scratch& scratch) override;
+  void Finish(Scratch& scratch) override;
+
+ private:
+  // What chains keep between quanta. A chain of one split has the slot of its number; a chain of
+  // several has slot 1 for the current split and slot 0 for the splits before.
+  SoftmaxSums Sums(std::int64_t tile, std::int64_t slot);
+  TopKeys Top(std::int64_t tile, std::int64_t split_chain);
+
+  RowTile Tile(std::int64_t tile) const;
+  void PackQueries(const RowTile& tile, float* packed) const;
+  BlockView<float> OpenBlock(std::int64_t kv_head, Scratch& scratch) const;
+  void AttendOpenBlock(const RowTile& tile, const TileWork& work, Scratch& scratch) const;
+  void WriteRows(const RowTile& tile, const SoftmaxSums& sums, const TopKeys& top) const;
+  std::int64_t BlocksPerQuantum() const;
+
+  const LayerShape shape_;
+  const BlockLayout layout_;
+
+  QueryGroup group_;
+  AnswerView answer_;
+  const KeyValueState<Element>* state_ = nullptr;  // null: no sealed tokens
+  std::int64_t sealed_blocks_ = 0;
+  std::int64_t blocks_ = 0;  // with the open one
+  std::int64_t splits_ = 0;
+
+  std::int64_t head_rows_ = 0;     // query rows per kv-head
+  std::int64_t tile_rows_ = 0;     // of the largest tile, with padding
+  std::int64_t head_tiles_ = 0;    // tiles per kv-head
+  std::int64_t tiles_ = 0;         // of all kv-heads
+  std::int64_t split_chains_ = 0;  // chains per tile: splits_, or 1
+  std::int64_t slots_ = 0;         // sums per tile
+
+  std::vector<RowMask> open_rows_;        // per row if causal, else one: what it sees of the tail
+  std::vector<std::int64_t> next_block_;  // per chain
+  AlignedBuffer<float> sums_;             // [tiles][slots] SoftmaxSums of tile_rows_ rows
+  AlignedBuffer<float> top_scores_;       // [tiles][split chains][tile rows, top_k]
+  AlignedBuffer<std::int64_t> top_positions_;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_EXACT_EXACT_PLAN_H_

@@ -1,0 +1,85 @@
+#include "engine/exact/key_value_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "engine/simd/convert.h"
+#include "engine/simd/one_query.h"
+
+namespace attnd::engine {
+namespace {
+
+void StoreRow(const float* row, std::int64_t count, float* stored) {
+  std::copy_n(row, count, stored);
+}
+
+// Rows arrive rounded, so that nothing can overflow here.
+void StoreRow(const float* row, std::int64_t count, std::uint16_t* stored) {
+  F32ToBf16(row, stored, count);
+}
+
+template <typename Element>
+void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offset,
+                Segment<Element>& segment) {
+  const std::int64_t key_row = layout.kv_heads * layout.key_dim;
+  const std::int64_t value_row = layout.kv_heads * layout.value_dim;
+  for (std::int64_t head = 0; head < layout.kv_heads; ++head) {
+    Element* stored = segment.block(head, offset);
+    TransposeKeys(block.keys + head * layout.key_dim, key_row, kBlockTokens, layout.key_dim, 0,
+                  stored);
+    stored += layout.key_elements();
+    for (std::int64_t token = 0; token < kBlockTokens; ++token) {
+      StoreRow(block.values + token * value_row + head * layout.value_dim, layout.value_dim,
+               stored);
+      std::fill(stored + layout.value_dim, stored + layout.padded_value_dim, Element{0});
+      stored += layout.padded_value_dim;
+    }
+  }
+  segment.valid(offset) = block.valid;
+}
+
+}  // namespace
+
+template <typename Element>
+Segment<Element>& KeyValueState<Element>::ClaimBlocks(BlockPlace place, std::int64_t count) {
+  const auto index = static_cast<std::size_t>(place.segment);
+  const std::int64_t end = place.offset + count;
+  if (index == segments_.size()) {
+    segments_.push_back(
+        std::make_shared<Segment<Element>>(layout_, SegmentBlocks(place.segment), end));
+    bytes_ += segments_.back()->bytes();
+  } else if (!segments_[index]->Claim(place.offset, end)) {
+    segments_[index] =
+        std::make_shared<Segment<Element>>(layout_, *segments_[index], place.offset, end);
+  }
+  return *segments_[index];
+}
+
+template <typename Element>
+absl::Status KeyValueState<Element>::Append(std::span<const Block> blocks) {
+  try {
+    while (!blocks.empty()) {
+      const BlockPlace place = PlaceOfBlock(blocks_);
+      const std::int64_t count = std::min(static_cast<std::int64_t>(blocks.size()),
+                                          SegmentBlocks(place.segment) - place.offset);
+      Segment<Element>& segment = ClaimBlocks(place, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        StoreBlock(layout_, blocks[static_cast<std::size_t>(i)], place.offset + i, segment);
+      }
+      blocks_ += count;
+      blocks = blocks.subspan(static_cast<std::size_t>(count));
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a segment of keys and values after token ",
+                     blocks_ * kBlockTokens, " (the layer holds ", bytes_, " bytes)"));
+  }
+  return absl::OkStatus();
+}
+
+template class KeyValueState<float>;
+template class KeyValueState<std::uint16_t>;
+
+}  // namespace attnd::engine
