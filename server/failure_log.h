@@ -1,7 +1,7 @@
 // Log lines for failures that a client can cause at will, at a bounded rate.
 //
-// Of each kind at most 10 lines a second are written; the first line after a pause says in
-// `suppressed` how many were not. Thread-safe.
+// Of each kind at most 10 lines are written a second. Before the first one of a later second, and
+// at the end, a line of the same event says in `suppressed` how many were not. Thread-safe.
 #ifndef ATTND_SERVER_FAILURE_LOG_H_
 #define ATTND_SERVER_FAILURE_LOG_H_
 

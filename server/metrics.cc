@@ -1,0 +1,295 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/labels.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/process_metrics.h"
+
+namespace attnd::server {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+
+// The label values of each enum, in its order. A new enumerator needs its name here; the
+// static_asserts below tie the sizes to the last enumerators.
+constexpr std::array kMethods = {"CreateSession", "GetSession",   "ListSessions", "UpdateSession",
+                                 "DeleteSession", "Append",       "Attend",       "Step",
+                                 "Stream",        "GetServerInfo"};
+constexpr std::array kCalls = {"append", "attend", "step"};
+constexpr std::array kTransports = {"unary", "stream"};
+constexpr std::array kEngines = {"exact", "linear"};
+constexpr std::array kStages = {"queue", "decode", "compute", "encode"};
+constexpr std::array kRejectReasons = {"QUEUE_FULL",   "INFLIGHT_BYTES",     "TOO_MANY_SESSIONS",
+                                       "STATE_BYTES",  "RESPONSE_TOO_LARGE", "SLOW_READER",
+                                       "SHUTTING_DOWN"};
+constexpr std::array kCloseReasons = {"deleted", "expired"};
+// As the Go middleware spells them, by number.
+constexpr std::array kCodes = {
+    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+    "DataLoss", "Unauthenticated"};
+constexpr std::size_t kUnknownCode = 2;
+
+template <typename Enum>
+constexpr std::size_t Index(Enum value) {
+  return static_cast<std::size_t>(value);
+}
+
+static_assert(kMethods.size() == Index(RpcMethod::kGetServerInfo) + 1);
+static_assert(kCalls.size() == Index(CallKind::kStep) + 1);
+static_assert(kTransports.size() == Index(Transport::kStream) + 1);
+static_assert(kEngines.size() == Index(EngineKind::kLinear) + 1);
+static_assert(kStages.size() == Index(Stage::kEncode) + 1);
+static_assert(kRejectReasons.size() == Index(RejectReason::kShuttingDown) + 1);
+static_assert(kCloseReasons.size() == Index(CloseReason::kExpired) + 1);
+
+// 1 microsecond * 2^k up to 16.8 s: below the cheapest stage and above the longest call that anyone
+// waits for, with a relative error of a percentile of at most 2.
+Histogram::BucketBoundaries Buckets() {
+  Histogram::BucketBoundaries bounds;
+  for (int k = 0; k <= 24; ++k) {
+    bounds.push_back(1e-6 * static_cast<double>(std::int64_t{1} << k));
+  }
+  return bounds;
+}
+
+double Seconds(std::int64_t nanos) { return static_cast<double>(nanos > 0 ? nanos : 0) * 1e-9; }
+
+// One of the families whose value is read at collection.
+prometheus::MetricFamily Sampled(std::string name, std::string help, prometheus::MetricType type,
+                                 double value) {
+  prometheus::MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  family.metric.emplace_back();
+  if (type == prometheus::MetricType::Counter) {
+    family.metric.back().counter.value = value;
+  } else {
+    family.metric.back().gauge.value = value;
+  }
+  return family;
+}
+
+void AppendProcessFamilies(std::vector<prometheus::MetricFamily>& families) {
+  constexpr auto kCounter = prometheus::MetricType::Counter;
+  constexpr auto kGauge = prometheus::MetricType::Gauge;
+  const ProcessMetrics process = ReadProcessMetrics();
+  const auto add = [&families](const char* name, const char* help, prometheus::MetricType type,
+                               auto value) {
+    families.push_back(Sampled(name, help, type, static_cast<double>(value)));
+  };
+  add("process_cpu_seconds_total", "User and system CPU time spent in seconds.", kCounter,
+      process.cpu_seconds);
+  add("process_resident_memory_bytes", "Resident memory size in bytes.", kGauge,
+      process.resident_bytes);
+  add("process_virtual_memory_bytes", "Virtual memory size in bytes.", kGauge,
+      process.virtual_bytes);
+  add("process_open_fds", "Open file descriptors.", kGauge, process.open_fds);
+  add("process_max_fds", "Largest number of open file descriptors.", kGauge, process.max_fds);
+  add("process_start_time_seconds", "Start time since the Unix epoch in seconds.", kGauge,
+      process.start_time_seconds);
+  add("process_threads", "Threads of the process.", kGauge, process.threads);
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  struct Rpc {
+    Counter* started;
+    std::array<Counter*, kCodes.size()> handled;
+    Histogram* seconds;
+    Counter* received;
+    Counter* sent;
+  };
+
+  explicit Impl(const BuildInfo& build);
+
+  prometheus::Family<Counter>& Counters(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  }
+  prometheus::Family<Histogram>& Histograms(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+  }
+
+  prometheus::Registry registry;
+  std::array<Rpc, kMethods.size()> rpcs{};
+  std::array<std::array<std::array<Histogram*, kEngines.size()>, kTransports.size()>, kCalls.size()>
+      message_seconds{};
+  std::array<std::array<Histogram*, kEngines.size()>, kStages.size()> stage_seconds{};
+  std::array<Counter*, kEngines.size()> tokens{};
+  std::array<Counter*, kEngines.size()> queries{};
+  std::array<Counter*, kRejectReasons.size()> rejected{};
+  Counter* created = nullptr;
+  std::array<Counter*, kCloseReasons.size()> closed{};
+
+  std::mutex source_mutex;
+  std::function<GaugeValues()> source;  // guarded by source_mutex
+};
+
+Metrics::Impl::Impl(const BuildInfo& build) {
+  const Histogram::BucketBoundaries buckets = Buckets();
+
+  auto& started = Counters("grpc_server_started_total", "RPCs started on the server.");
+  auto& handled = Counters("grpc_server_handled_total",
+                           "RPCs completed on the server, regardless of success or failure.");
+  auto& handling = Histograms("grpc_server_handling_seconds",
+                              "Time of RPCs from start to completion on the server, in seconds.");
+  auto& received = Counters("grpc_server_msg_received_total", "Messages received by the server.");
+  auto& sent = Counters("grpc_server_msg_sent_total", "Messages sent by the server.");
+  for (std::size_t m = 0; m < kMethods.size(); ++m) {
+    const bool streams = m == Index(RpcMethod::kStream);
+    const Labels labels = {{"grpc_type", streams ? "bidi_stream" : "unary"},
+                           {"grpc_service", "attnd.v1.AttentionService"},
+                           {"grpc_method", kMethods[m]}};
+    Rpc& rpc = rpcs[m];
+    rpc.started = &started.Add(labels);
+    rpc.seconds = &handling.Add(labels, buckets);
+    rpc.received = &received.Add(labels);
+    rpc.sent = &sent.Add(labels);
+    for (std::size_t code = 0; code < kCodes.size(); ++code) {
+      Labels with_code = labels;
+      with_code.emplace("grpc_code", kCodes[code]);
+      rpc.handled[code] = &handled.Add(with_code);
+    }
+  }
+
+  auto& messages = Histograms("attnd_message_seconds",
+                              "Time from the arrival of a message to its answer, unary calls and "
+                              "messages in streams alike.");
+  for (std::size_t c = 0; c < kCalls.size(); ++c) {
+    for (std::size_t t = 0; t < kTransports.size(); ++t) {
+      for (std::size_t e = 0; e < kEngines.size(); ++e) {
+        message_seconds[c][t][e] = &messages.Add(
+            {{"call", kCalls[c]}, {"transport", kTransports[t]}, {"engine", kEngines[e]}}, buckets);
+      }
+    }
+  }
+  auto& stages = Histograms("attnd_stage_seconds",
+                            "Time that messages spend in each stage of their handling.");
+  for (std::size_t s = 0; s < kStages.size(); ++s) {
+    for (std::size_t e = 0; e < kEngines.size(); ++e) {
+      stage_seconds[s][e] = &stages.Add({{"stage", kStages[s]}, {"engine", kEngines[e]}}, buckets);
+    }
+  }
+
+  auto& token_counts = Counters("attnd_tokens_appended_total",
+                                "Tokens appended, counted once per layer that received them.");
+  auto& query_counts = Counters("attnd_queries_total", "Query rows answered.");
+  for (std::size_t e = 0; e < kEngines.size(); ++e) {
+    tokens[e] = &token_counts.Add({{"engine", kEngines[e]}});
+    queries[e] = &query_counts.Add({{"engine", kEngines[e]}});
+  }
+  auto& rejections =
+      Counters("attnd_rejected_total", "Calls and messages refused for a limit, by error reason.");
+  for (std::size_t r = 0; r < kRejectReasons.size(); ++r) {
+    rejected[r] = &rejections.Add({{"reason", kRejectReasons[r]}});
+  }
+  created = &Counters("attnd_sessions_created_total", "Sessions created.").Add({});
+  auto& closings = Counters("attnd_sessions_closed_total", "Sessions closed, by reason.");
+  for (std::size_t r = 0; r < kCloseReasons.size(); ++r) {
+    closed[r] = &closings.Add({{"reason", kCloseReasons[r]}});
+  }
+
+  prometheus::BuildGauge()
+      .Name("attnd_build_info")
+      .Help("What is running; the value is always 1.")
+      .Register(registry)
+      .Add({{"version", build.version},
+            {"isa", build.isa},
+            {"compiler", build.compiler},
+            {"numerics_version", std::to_string(build.numerics_version)}})
+      .Set(1);
+}
+
+Metrics::Metrics(const BuildInfo& build) : impl_(std::make_unique<Impl>(build)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::RpcStarted(RpcMethod method) { impl_->rpcs[Index(method)].started->Increment(); }
+
+void Metrics::RpcHandled(RpcMethod method, int grpc_code, std::int64_t nanos) {
+  const bool known = grpc_code >= 0 && static_cast<std::size_t>(grpc_code) < kCodes.size();
+  const Impl::Rpc& rpc = impl_->rpcs[Index(method)];
+  rpc.handled[known ? static_cast<std::size_t>(grpc_code) : kUnknownCode]->Increment();
+  rpc.seconds->Observe(Seconds(nanos));
+}
+
+void Metrics::MessageReceived(RpcMethod method) {
+  impl_->rpcs[Index(method)].received->Increment();
+}
+
+void Metrics::MessageSent(RpcMethod method) { impl_->rpcs[Index(method)].sent->Increment(); }
+
+void Metrics::ObserveMessage(CallKind call, Transport transport, EngineKind engine,
+                             std::int64_t nanos) {
+  impl_->message_seconds[Index(call)][Index(transport)][Index(engine)]->Observe(Seconds(nanos));
+}
+
+void Metrics::ObserveStage(Stage stage, EngineKind engine, std::int64_t nanos) {
+  impl_->stage_seconds[Index(stage)][Index(engine)]->Observe(Seconds(nanos));
+}
+
+void Metrics::AddTokens(EngineKind engine, std::int64_t count) {
+  impl_->tokens[Index(engine)]->Increment(static_cast<double>(count));
+}
+
+void Metrics::AddQueries(EngineKind engine, std::int64_t count) {
+  impl_->queries[Index(engine)]->Increment(static_cast<double>(count));
+}
+
+void Metrics::AddRejected(RejectReason reason) { impl_->rejected[Index(reason)]->Increment(); }
+
+void Metrics::AddSessionCreated() { impl_->created->Increment(); }
+
+void Metrics::AddSessionClosed(CloseReason reason) { impl_->closed[Index(reason)]->Increment(); }
+
+void Metrics::SetGaugeSource(std::function<GaugeValues()> source) {
+  const std::lock_guard<std::mutex> lock(impl_->source_mutex);
+  impl_->source = std::move(source);
+}
+
+std::string Metrics::Expose() {
+  GaugeValues values;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->source_mutex);
+    if (impl_->source) {
+      values = impl_->source();
+    }
+  }
+  std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
+  const auto add_gauge = [&families](const char* name, const char* help, std::int64_t value) {
+    families.push_back(
+        Sampled(name, help, prometheus::MetricType::Gauge, static_cast<double>(value)));
+  };
+  add_gauge("attnd_sessions", "Sessions held.", values.sessions);
+  add_gauge("attnd_state_bytes", "Memory held for all sessions together.", values.state_bytes);
+  add_gauge("attnd_inflight_bytes", "Bytes of requests and answers held at this moment.",
+            values.inflight_bytes);
+  add_gauge("attnd_queue_depth", "Requests that wait or run at this moment.", values.queue_depth);
+  AppendProcessFamilies(families);
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
+
+}  // namespace attnd::server
