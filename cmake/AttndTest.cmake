@@ -26,6 +26,11 @@ set(ATTND_COST_sanitizer 200)
 set(ATTND_COST_fuzz 100)
 set(ATTND_COST_long 50)
 
+set(ATTND_TEST_RUNNER "")
+if(ATTND_SANITIZE)
+  set(ATTND_TEST_RUNNER "${PROJECT_SOURCE_DIR}/scripts/run_sanitized.sh")
+endif()
+
 function(attnd_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "NO_ASAN;NO_TSAN" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
   attnd_reject_unparsed(attnd_test "${arg_UNPARSED_ARGUMENTS}")
@@ -56,6 +61,7 @@ function(attnd_test)
     BYPRODUCTS "${suites}"
     COMMAND
       "${CMAKE_COMMAND}" -D program=$<TARGET_FILE:${arg_NAME}> -D name=${arg_NAME} -D out=${suites}
+      -D "runner=${ATTND_TEST_RUNNER}"
       -D "labels=${arg_LABELS}" -D cost=${ATTND_COST_${label}} -D long_cost=${ATTND_COST_long}
       -D timeout=${arg_TIMEOUT} -D directory=${PROJECT_SOURCE_DIR}
       -P "${PROJECT_SOURCE_DIR}/cmake/ListSuites.cmake"
@@ -90,8 +96,11 @@ function(attnd_sibling_entry tree label name timeout)
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY "${PROJECT_BINARY_DIR}"
              OUTPUT_VARIABLE subdirectory)
   set(program "${PROJECT_SOURCE_DIR}/build/${tree}/${subdirectory}/${name}")
-  add_test(NAME ${tree}.${name} COMMAND "${program}" --gtest_brief=1 "--gtest_filter=-Long*:*/Long*"
-           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  add_test(
+    NAME ${tree}.${name}
+    COMMAND "${PROJECT_SOURCE_DIR}/scripts/run_sanitized.sh" "${program}" --gtest_brief=1
+            "--gtest_filter=-Long*:*/Long*"
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   math(EXPR timeout "4 * ${timeout}")
   set_tests_properties(
     ${tree}.${name} PROPERTIES LABELS ${label} COST ${ATTND_COST_${label}}

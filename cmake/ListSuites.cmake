@@ -1,13 +1,18 @@
 # Runs `program` --gtest_list_tests and writes one ctest entry per test suite to `out`.
-# Parameters: program, name, out, labels, cost, long_cost, timeout, directory.
+# Parameters: runner (what to start it with, or empty), program, name, out, labels, cost, long_cost,
+# timeout, directory.
 
-execute_process(COMMAND "${program}" --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE failed)
+execute_process(COMMAND ${runner} "${program}" --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE failed)
 if(failed)
   message(FATAL_ERROR "${program} --gtest_list_tests failed: ${failed}")
 endif()
 
 # A suite is a line `Name.`, perhaps with a comment; its tests are indented.
 string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." lines "${listing}")
+set(command "[==[${program}]==]")
+if(runner)
+  set(command "[==[${runner}]==] ${command}")
+endif()
 set(script "")
 foreach(line IN LISTS lines)
   string(REGEX REPLACE "[\n.]" "" suite "${line}")
@@ -18,7 +23,7 @@ foreach(line IN LISTS lines)
     set(suite_cost ${long_cost})
   endif()
   string(APPEND script
-         "add_test([==[${name}.${suite}]==] [==[${program}]==] --gtest_brief=1 [==[--gtest_filter=${suite}.*]==])\n"
+         "add_test([==[${name}.${suite}]==] ${command} --gtest_brief=1 [==[--gtest_filter=${suite}.*]==])\n"
          "set_tests_properties([==[${name}.${suite}]==] PROPERTIES LABELS [==[${suite_labels}]==] COST ${suite_cost}"
          " TIMEOUT ${timeout} WORKING_DIRECTORY [==[${directory}]==])\n")
 endforeach()

@@ -6,5 +6,5 @@ program=$1
 seconds=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+"$(dirname "$0")/run_sanitized.sh" "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
   -artifact_prefix="$(dirname "$program")/found-" "$work" "${@:3}" 2>&1 | tail -n 60

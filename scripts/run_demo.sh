@@ -23,11 +23,12 @@ fail() {
   >"$work/log" 2>&1 &
 server=$!
 for ((tries = 0; tries < 300; ++tries)); do
-  grep -qs '^http=' "$work/ready" && break
+  [[ -s $work/ready ]] && break
   kill -0 "$server" 2>/dev/null || fail "the server ended while starting"
   sleep 0.1
 done
-grpc=$(sed -n 's/^grpc=//p' "$work/ready" 2>/dev/null) || fail "the server was not ready within 30 seconds"
+[[ -s $work/ready ]] || fail "the server was not ready within 30 seconds"
+grpc=$(sed -n 's/^grpc=//p' "$work/ready")
 http=$(sed -n 's/^http=//p' "$work/ready")
 
 echo "attnd listens on $grpc (gRPC) and $http (HTTP)"
