@@ -8,7 +8,10 @@ work=$(mktemp -d)
 server=
 
 finish() {
-  [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
+  if [[ -n $server ]]; then
+    kill -KILL "$server" 2>/dev/null || true
+    wait "$server" 2>/dev/null || true
+  fi
   rm -rf "$work"
 }
 trap finish EXIT
@@ -36,6 +39,11 @@ echo "attnd listens on $grpc (gRPC) and $http (HTTP)"
   fail "the demo failed"
 
 kill -TERM "$server"
+for ((tries = 0; tries < 300; ++tries)); do
+  kill -0 "$server" 2>/dev/null || break
+  sleep 0.1
+done
+! kill -0 "$server" 2>/dev/null || fail "the server still runs 30 seconds after SIGTERM"
 status=0
 wait "$server" || status=$?
 server=
