@@ -1,0 +1,53 @@
+// The steady state of an Attend does not touch the allocator.
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/engine/allocation_counter.h"
+#include "tests/engine/exact_harness.h"
+#include "tests/engine/random_values.h"
+
+namespace attnd::engine::exact_test {
+namespace {
+
+class ExactAllocation : public ::testing::TestWithParam<DataType> {};
+
+TEST_P(ExactAllocation, WarmedUpPlanDoesNotAllocate) {
+  const LayerShape shape = {1, 3, 20, 24, 0.2F};
+  const auto engine = MakeExact(shape, GetParam());
+  const Tokens tokens = RandomTokens(shape, 16384 + 150, 61);
+  const Snapshot snapshot = At(*engine, tokens, tokens.count);
+  const std::vector<float> queries = RandomValues(300 * shape.query_row(), 62);
+  std::vector<float> outputs(static_cast<std::size_t>(300 * shape.output_row()));
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(300 * shape.query_heads * 4));
+  std::vector<float> weights(positions.size());
+  AnswerView view;
+  view.outputs = outputs.data();
+  view.top_k = 4;
+  view.top_positions = positions.data();
+  view.top_weights = weights.data();
+  Scratch scratch;
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  const auto attend = [&](std::int64_t count, const Asked& asked) {
+    plan->Reset(Group(snapshot, queries.data(), count, asked), view);
+    for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
+      while (!plan->Run(chain, scratch)) {
+      }
+    }
+    plan->Finish(scratch);
+  };
+  attend(300, {});
+  attend(22, {.causal = true, .first_cut = 1});
+  const std::int64_t before = AllocationsOfThisThread();
+  attend(300, {});
+  attend(1, {});
+  attend(70, {});
+  attend(22, {.causal = true, .first_cut = 1});
+  EXPECT_EQ(AllocationsOfThisThread(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Storage, ExactAllocation,
+                         ::testing::Values(DataType::kF32, DataType::kBf16));
+
+}  // namespace
+}  // namespace attnd::engine::exact_test

@@ -1,0 +1,119 @@
+// Same tokens, same bits: what an answer may not depend on.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "engine/exact/exact_plan.h"
+#include "engine/gemm.h"
+#include "gtest/gtest.h"
+#include "tests/engine/exact_harness.h"
+#include "tests/engine/random_values.h"
+
+namespace attnd::engine::exact_test {
+namespace {
+
+struct Case {
+  LayerShape shape;
+  DataType storage;
+  std::int64_t tokens;
+  std::int64_t max_queries;
+};
+
+void PrintTo(const Case& c, std::ostream* os) {
+  *os << "H=" << c.shape.kv_heads << " Hq=" << c.shape.query_heads << " d_k=" << c.shape.key_dim
+      << " d_v=" << c.shape.value_dim << " bf16=" << (c.storage == DataType::kBf16);
+}
+
+class ExactBits : public ::testing::TestWithParam<Case> {
+ protected:
+  ExactBits()
+      : engine_(MakeExact(GetParam().shape, GetParam().storage)),
+        tokens_(RandomTokens(GetParam().shape, GetParam().tokens, 21)),
+        queries_(RandomValues(GetParam().max_queries * GetParam().shape.query_row(), 22)) {
+    for (std::int64_t t = 3; t < tokens_.count; t += 11) tokens_.Mask(t);
+    tokens_.Round(*engine_);
+  }
+
+  const float* query(std::int64_t i) const {
+    return queries_.data() + i * engine_->shape().query_row();
+  }
+
+  const std::unique_ptr<const Engine> engine_;
+  Tokens tokens_;
+  const std::vector<float> queries_;
+};
+
+TEST_P(ExactBits, DoNotDependOnTheNumberOfQueries) {
+  const Asked asked = {.top_k = 4};
+  const Snapshot snapshot = At(*engine_, tokens_, tokens_.count);
+  const std::int64_t most = GetParam().max_queries;
+  const Answers all = Attend(*engine_, snapshot, query(0), most, asked);
+  for (const std::int64_t n : {1,  2,  3,  4,  5,   6,   7,   8,   9,   13,  16,  17,
+                               33, 50, 64, 65, 100, 129, 150, 191, 192, 193, 385, 500}) {
+    for (std::int64_t first = 0; n <= most && first < most; first += std::max(n, most / 3)) {
+      const std::int64_t count = std::min(n, most - first);
+      EXPECT_TRUE(Attend(*engine_, snapshot, query(first), count, asked) ==
+                  all.Slice(first, count, most))
+          << count << " queries from " << first;
+    }
+  }
+}
+
+TEST_P(ExactBits, OfStepsAreThoseOfAttendsAtEachPosition) {
+  const std::int64_t sealed = (tokens_.count - 1) / kBlockTokens * kBlockTokens;
+  const std::int64_t rows = tokens_.count - sealed;
+  const std::int64_t steps = std::min(rows, GetParam().max_queries);
+  for (const std::int64_t first_cut : {std::int64_t{1}, rows - steps + 1}) {
+    const Answers together = Attend(*engine_, At(*engine_, tokens_, tokens_.count), query(0), steps,
+                                    {.causal = true, .first_cut = first_cut, .top_k = 4});
+    for (std::int64_t i = 0; i < steps; ++i) {
+      EXPECT_TRUE(Attend(*engine_, At(*engine_, tokens_, sealed + first_cut + i), query(i), 1,
+                         {.top_k = 4}) == together.Slice(i, 1, steps))
+          << "step " << i << " from " << first_cut;
+    }
+  }
+}
+
+TEST_P(ExactBits, DoNotDependOnTheSpansOfSealing) {
+  const Answers at_once = Attend(*engine_, At(*engine_, tokens_, tokens_.count), query(0), 5);
+  for (const auto& spans : {std::vector<std::int64_t>{1}, {2, 1, 5}, {17, 3}}) {
+    EXPECT_TRUE(Attend(*engine_, At(*engine_, tokens_, tokens_.count, spans), query(0), 5) ==
+                at_once);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ExactBits,
+                         ::testing::Values(Case{{1, 1, 64, 64, 0.125F}, DataType::kF32, 700, 500},
+                                           Case{{1, 1, 64, 64, 0.125F}, DataType::kBf16, 700, 500},
+                                           Case{{2, 6, 15, 80, 0.25F}, DataType::kF32, 2000, 140},
+                                           Case{{2, 6, 15, 80, 0.25F}, DataType::kBf16, 300, 140},
+                                           Case{{1, 1, 100, 1, 0.1F}, DataType::kF32, 127, 200},
+                                           Case{{1, 2, 1, 33, 1.0F}, DataType::kBf16, 128, 200},
+                                           Case{{1, 1, 300, 300, 0.06F}, DataType::kF32, 191, 70}));
+
+// Many tiles: chains go through all splits. Few tiles: a chain per split, merged at the end.
+TEST(ExactBitsTest, DoNotDependOnWhoMergesTheSplits) {
+  const LayerShape shape = {1, 1, 2, 2, 1.0F};
+  const auto engine = MakeExact(shape);
+  const std::int64_t position = 3 * 16384 + 77;
+  const std::int64_t tiles = 65;
+  const std::int64_t count = tiles * kGemmMaxRows;
+  const Tokens tokens = RandomTokens(shape, position, 23);
+  const std::vector<float> queries = RandomValues(count * shape.query_row(), 24, 3.0F);
+  const Snapshot snapshot = At(*engine, tokens, position);
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  std::vector<float> outputs(static_cast<std::size_t>(count * 2));
+  plan->Reset(Group(snapshot, queries.data(), count), {.outputs = outputs.data()});
+  ASSERT_EQ(plan->chains(), tiles);
+  plan->Reset(Group(snapshot, queries.data(), 200), {.outputs = outputs.data()});
+  ASSERT_EQ(plan->chains(), 2 * 4);
+
+  const Asked asked = {.top_k = 5};
+  const Answers all = Attend(*engine, snapshot, queries.data(), count, asked);
+  for (const std::int64_t n : {1, 3, 4, 200}) {
+    EXPECT_TRUE(Attend(*engine, snapshot, queries.data(), n, asked) == all.Slice(0, n, count));
+  }
+}
+
+}  // namespace
+}  // namespace attnd::engine::exact_test
