@@ -1,0 +1,40 @@
+// The job of an Append: applies the tokens in quanta, publishes once, answers.
+#ifndef ATTND_SERVER_APPEND_JOB_H_
+#define ATTND_SERVER_APPEND_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attnd/v1/attention.pb.h"
+#include "server/call.h"
+#include "server/job.h"
+#include "server/mutation.h"
+
+namespace attnd::server {
+
+class AppendJob : public Job {
+ public:
+  // Slices borrow the request, which lives until the call is answered, as does `response`.
+  // `reserved` bytes of the budget are taken over.
+  AppendJob(Call call, std::vector<LayerSlice> slices, std::int64_t reserved,
+            v1::AppendResponse& response);
+
+  Next Advance(engine::Scratch& scratch) override;
+
+ private:
+  absl::StatusOr<bool> Continue(engine::Scratch& scratch);
+  void WritePositions();
+
+  Call call_;
+  v1::AppendResponse& response_;
+  const std::vector<engine::TokenSpan> spans_;
+  std::unique_ptr<Mutation> mutation_;
+  bool started_ = false;
+  bool applies_ = false;
+  std::size_t slice_ = 0;
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_APPEND_JOB_H_

@@ -1,0 +1,74 @@
+// One message under way: an Append, Attend or Step, unary or of a stream, from its admission to its
+// answer. Jobs are made of it.
+#ifndef ATTND_SERVER_CALL_H_
+#define ATTND_SERVER_CALL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "server/admission.h"
+#include "server/clock.h"
+#include "server/metrics.h"
+#include "server/session.h"
+
+namespace attnd::server {
+
+// What a message needs of the server. The objects outlive all calls.
+struct CallServices {
+  const Options& options;
+  const Clock& clock;
+  Metrics& metrics;
+  Admission& admission;
+  StateBudget& budget;
+};
+
+// Where a message comes from.
+struct CallOrigin {
+  Transport transport = Transport::kUnary;
+  std::int64_t arrival_nanos = 0;   // monotonic
+  std::int64_t deadline_nanos = 0;  // monotonic; INT64_MAX: none
+  // Set when the client has gone away or its deadline has passed.
+  std::shared_ptr<const std::atomic<bool>> cancelled;
+};
+
+// Owned by one job. Moves; the session stays in use while it exists.
+class Call {
+ public:
+  // `answered` is called exactly once, by Answer(); request and response may be gone afterwards.
+  Call(const CallServices& services, CallOrigin origin, CallKind kind,
+       std::shared_ptr<Session> session, std::int64_t layer, Admission::Ticket ticket,
+       std::function<void(const absl::Status&)> answered);
+  Call(Call&&) = default;
+
+  const CallServices& services() const { return *services_; }
+  Session& session() const { return *session_; }
+  EngineKind engine_kind() const { return engine_; }
+
+  // OK, or why the work is not wanted any more: CANCELLED or DEADLINE_EXCEEDED.
+  absl::Status StillWanted() const;
+  bool cancelled() const { return origin_.cancelled->load(std::memory_order_relaxed); }
+
+  // Ends a stage that began where the last one ended, or at arrival.
+  void EndStage(Stage stage);
+
+  // Answers. The ticket is given back and the session is released before `answered` runs.
+  void Answer(const absl::Status& status);
+
+ private:
+  const CallServices* services_;
+  CallOrigin origin_;
+  CallKind kind_;
+  EngineKind engine_;
+  std::int64_t stage_start_nanos_;
+  std::shared_ptr<Session> session_;
+  std::unique_ptr<Session::Use> use_;
+  Admission::Ticket ticket_;
+  std::function<void(const absl::Status&)> answered_;
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_CALL_H_

@@ -1,0 +1,196 @@
+#include "server/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/gemm.h"
+
+namespace attnd::server {
+
+Scheduler::Scheduler(int workers, const Clock& clock) : clock_(clock) {
+  for (int i = 0; i < std::max(workers, 1); ++i) workers_.emplace_back([this] { Work(); });
+}
+
+Scheduler::~Scheduler() { Stop(); }
+
+void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job) {
+  auto entry = std::make_shared<Entry>();
+  entry->job = std::move(job);
+  entry->tenant = tenant;
+  entry->session = session;
+  MutexLock lock(&mutex_);
+  ++jobs_;
+  Enqueue(std::move(entry));
+}
+
+std::int64_t Scheduler::jobs() const {
+  MutexLock lock(&mutex_);
+  return jobs_;
+}
+
+void Scheduler::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    wake_.SignalAll();
+  }
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
+}
+
+void Scheduler::Enqueue(EntryPtr entry) {
+  TenantFlow& tenant = tenants_[entry->tenant];
+  SessionFlow& session = tenant.sessions[entry->session];
+  if (tenant.turns.empty()) turns_.push_back(entry->tenant);
+  if (session.ready.empty()) tenant.turns.push_back(entry->session);
+  session.ready.push_back(std::move(entry));
+  wake_.Signal();
+}
+
+// Takes the next job in turn out of its queue. A flow whose credit is used up gets its next credit and
+// goes to the back; one without jobs leaves and forgets its credit.
+Scheduler::EntryPtr Scheduler::Pick() {
+  while (true) {
+    const std::string tenant_name = turns_.front();
+    TenantFlow& tenant = tenants_[tenant_name];
+    if (tenant.deficit <= 0 && turns_.size() > 1) {
+      tenant.deficit += kTurnNanos;
+      turns_.pop_front();
+      turns_.push_back(tenant_name);
+      continue;
+    }
+    const std::uint64_t session_id = tenant.turns.front();
+    SessionFlow& session = tenant.sessions[session_id];
+    if (session.deficit <= 0 && tenant.turns.size() > 1) {
+      session.deficit += kTurnNanos;
+      tenant.turns.pop_front();
+      tenant.turns.push_back(session_id);
+      continue;
+    }
+    EntryPtr entry = std::move(session.ready.front());
+    session.ready.pop_front();
+    if (session.ready.empty()) {
+      tenant.turns.pop_front();
+      tenant.sessions.erase(session_id);
+      if (tenant.turns.empty()) {
+        turns_.pop_front();
+        tenants_.erase(tenant_name);
+      }
+    }
+    return entry;
+  }
+}
+
+void Scheduler::Charge(const Entry& entry, std::int64_t nanos) {
+  // A flow that was alone could use any amount of time; it must not pay for that once it has company.
+  const auto charge = [nanos](std::int64_t& deficit) {
+    deficit = std::max(deficit - nanos, -kTurnNanos);
+  };
+  const auto tenant = tenants_.find(entry.tenant);
+  if (tenant == tenants_.end()) return;
+  charge(tenant->second.deficit);
+  const auto session = tenant->second.sessions.find(entry.session);
+  if (session != tenant->second.sessions.end()) charge(session->second.deficit);
+}
+
+void Scheduler::Work() {
+  // Without this the first request of each worker would wait for oneDNN to generate its kernels.
+  // A failure shows again in the first product, where it has a request to be reported to.
+  engine::GemmInitThread().IgnoreError();
+  engine::Scratch scratch;
+  while (true) {
+    EntryPtr entry;
+    std::int64_t chain = -1;
+    {
+      MutexLock lock(&mutex_);
+      while (turns_.empty()) {
+        if (stopping_ && jobs_ == 0) return;
+        wake_.Wait(&mutex_);
+      }
+      entry = Pick();
+      if (entry->in_phase) {
+        chain = TakeChain(*entry);
+        if (entry->ready()) Enqueue(entry);
+      }
+    }
+    if (chain < 0) {
+      RunAlone(entry, scratch);
+    } else {
+      RunShared(entry, chain, scratch);
+    }
+  }
+}
+
+std::int64_t Scheduler::TakeChain(Entry& entry) {
+  // A chain that has begun goes first: what it reads may still be in this worker's cache.
+  if (!entry.paused.empty()) {
+    const std::int64_t chain = entry.paused.back();
+    entry.paused.pop_back();
+    return chain;
+  }
+  return entry.next_chain++;
+}
+
+void Scheduler::RunAlone(const EntryPtr& entry, engine::Scratch& scratch) {
+  const std::int64_t start = clock_.MonotonicNanos();
+  std::int64_t elapsed = 0;
+  bool ended = false;
+  while (!ended && elapsed < kPrivateNanos) {
+    switch (entry->job->Advance(scratch)) {
+      case Job::Next::kEnd:
+        ended = true;
+        break;
+      case Job::Next::kAdvance:
+        break;
+      case Job::Next::kChains:
+        entry->in_phase = true;
+        entry->chains = entry->unfinished = entry->job->chains();
+        entry->next_chain = 0;
+        while (entry->unfinished > 0 && elapsed < kPrivateNanos) {
+          const std::int64_t chain = TakeChain(*entry);
+          if (entry->job->RunChain(chain, scratch)) {
+            --entry->unfinished;
+          } else {
+            entry->paused.push_back(chain);
+          }
+          elapsed = clock_.MonotonicNanos() - start;
+        }
+        entry->in_phase = entry->unfinished > 0;
+        break;
+    }
+    elapsed = clock_.MonotonicNanos() - start;
+    if (entry->in_phase) break;
+  }
+  // Destroyed outside the lock: it may free much memory.
+  if (ended) entry->job = nullptr;
+  MutexLock lock(&mutex_);
+  Charge(*entry, elapsed);
+  if (ended) {
+    EndJob();
+  } else {
+    Enqueue(entry);
+  }
+}
+
+void Scheduler::RunShared(const EntryPtr& entry, std::int64_t chain, engine::Scratch& scratch) {
+  const std::int64_t start = clock_.MonotonicNanos();
+  const bool ended = entry->job->RunChain(chain, scratch);
+  const std::int64_t elapsed = clock_.MonotonicNanos() - start;
+  MutexLock lock(&mutex_);
+  Charge(*entry, elapsed);
+  const bool was_queued = entry->ready();
+  if (ended) {
+    --entry->unfinished;
+    entry->in_phase = entry->unfinished > 0;
+  } else {
+    entry->paused.push_back(chain);
+  }
+  if (!was_queued && entry->ready()) Enqueue(entry);
+}
+
+void Scheduler::EndJob() {
+  --jobs_;
+  if (stopping_ && jobs_ == 0) wake_.SignalAll();
+}
+
+}  // namespace attnd::server

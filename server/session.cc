@@ -1,0 +1,269 @@
+#include "server/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+
+namespace attnd::server {
+namespace {
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  google::protobuf::Timestamp proto;
+  absl::Duration rest;
+  proto.set_seconds(absl::IDivDuration(time - absl::UnixEpoch(), absl::Seconds(1), &rest));
+  proto.set_nanos(static_cast<std::int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return proto;
+}
+
+}  // namespace
+
+Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std::uint64_t flow,
+                 const Clock& clock, Scheduler& scheduler, StateBudget& budget)
+    : key_(std::move(key)),
+      plan_(std::move(plan)),
+      generation_(generation),
+      flow_(flow),
+      create_time_(clock.WallNow()),
+      clock_(clock),
+      scheduler_(scheduler),
+      budget_(budget),
+      last_use_nanos_(clock.MonotonicNanos()),
+      bytes_(initial_bytes(plan_)),
+      log_(kRememberedMessages) {
+  time_to_live_ = absl::Seconds(plan_.config.time_to_live().seconds()) +
+                  absl::Nanoseconds(plan_.config.time_to_live().nanos());
+  labels_ = plan_.config.labels();
+  for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
+    for (std::int64_t i = 0; i < plan_.groups[g].layers; ++i) {
+      group_of_layer_.push_back(g);
+      states_.push_back(engine::EmptyLayer(*plan_.groups[g].engine));
+      layer_bytes_.push_back(plan_.groups[g].engine->fixed_bytes());
+    }
+  }
+  last_steps_.resize(states_.size());
+}
+
+Session::~Session() { budget_.Adjust(-bytes_.load()); }
+
+std::int64_t Session::initial_bytes(const SessionPlan& plan) {
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Session) + plan.identity.size());
+  for (const LayerGroup& group : plan.groups) bytes += group.layers * group.engine->fixed_bytes();
+  return bytes;
+}
+
+absl::Status Session::CheckLayer(std::int64_t layer) const {
+  if (layer >= 0 && layer < layers()) return absl::OkStatus();
+  return Error(v1::INVALID_FIELD, absl::StrCat("layer is ", layer, "; this session has layers 0 to ",
+                                               layers() - 1));
+}
+
+absl::Status Session::CheckGeneration(std::uint64_t generation) const {
+  if (generation == generation_) return absl::OkStatus();
+  ErrorMetadata metadata = {{"generation", absl::StrCat(generation_)}};
+  MutexLock lock(&mutex_);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    metadata.emplace_back(absl::StrCat("position.", i), absl::StrCat(states_[i]->position()));
+  }
+  return Error(v1::STALE_GENERATION,
+               absl::StrCat("generation is ", generation, "; the session's is ", generation_),
+               metadata);
+}
+
+LayerStatePtr Session::layer(std::int64_t layer) const {
+  MutexLock lock(&mutex_);
+  return states_[static_cast<std::size_t>(layer)];
+}
+
+v1::Session Session::Describe() const {
+  v1::Session session;
+  session.set_session_id(key_.id);
+  *session.mutable_config() = plan_.config;
+  session.set_generation(generation_);
+  session.set_state_bytes(state_bytes());
+  *session.mutable_create_time() = ToProto(create_time_);
+  const std::int64_t expiry = ExpiryNanos();
+  *session.mutable_expires_in() =
+      server::ToProto(absl::Nanoseconds(std::max<std::int64_t>(expiry - clock_.MonotonicNanos(), 0)));
+  for (const LayerGroup& group : plan_.groups) {
+    v1::EngineFacts& facts = *session.add_engine_facts();
+    const engine::Engine& engine = *group.engine;
+    facts.set_engine(engine.name());
+    facts.set_feature_dim(engine.feature_dim() > 0 ? engine.feature_dim() : engine.shape().key_dim);
+    facts.set_fixed_bytes(engine.fixed_bytes());
+    facts.set_bytes_per_token(engine.bytes_per_token());
+  }
+  MutexLock lock(&mutex_);
+  *session.mutable_config()->mutable_time_to_live() = server::ToProto(time_to_live_);
+  *session.mutable_config()->mutable_labels() = labels_;
+  std::int64_t smallest = states_.front()->position();
+  for (const LayerStatePtr& state : states_) {
+    session.add_layer_positions(state->position());
+    smallest = std::min(smallest, state->position());
+  }
+  session.set_position(smallest);
+  return session;
+}
+
+void Session::Update(const absl::Duration* time_to_live,
+                     const google::protobuf::Map<std::string, std::string>* labels) {
+  MutexLock lock(&mutex_);
+  if (time_to_live != nullptr) time_to_live_ = *time_to_live;
+  if (labels != nullptr) labels_ = *labels;
+}
+
+bool Session::HasLabels(const google::protobuf::Map<std::string, std::string>& labels) const {
+  MutexLock lock(&mutex_);
+  return std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+    mutex_.AssertHeld();
+    const auto found = labels_.find(label.first);
+    return found != labels_.end() && found->second == label.second;
+  });
+}
+
+void Session::EnterLane(std::unique_ptr<Job> job) {
+  {
+    MutexLock lock(&mutex_);
+    if (lane_taken_) {
+      lane_.push_back(std::move(job));
+      return;
+    }
+    lane_taken_ = true;
+  }
+  scheduler_.Submit(key_.tenant, flow_, std::move(job));
+}
+
+void Session::LeaveLane() {
+  std::unique_ptr<Job> next;
+  {
+    MutexLock lock(&mutex_);
+    if (lane_.empty()) {
+      lane_taken_ = false;
+      return;
+    }
+    next = std::move(lane_.front());
+    lane_.pop_front();
+  }
+  scheduler_.Submit(key_.tenant, flow_, std::move(next));
+}
+
+absl::Status Session::ClassifyRetry(const engine::Message& message) const {
+  MutexLock lock(&mutex_);
+  const engine::MessageLog::Verdict verdict = log_.Classify(message);
+  if (verdict == engine::MessageLog::Verdict::kReplay) return absl::OkStatus();
+  for (const engine::TokenSpan& span : message.spans) {
+    const std::int64_t current = states_[static_cast<std::size_t>(span.layer)]->position();
+    if (current == span.position) continue;
+    const ErrorMetadata metadata = {{"layer", absl::StrCat(span.layer)},
+                                    {"position", absl::StrCat(current)}};
+    if (verdict == engine::MessageLog::Verdict::kMismatch) {
+      return Error(v1::REPLAY_MISMATCH,
+                   absl::StrCat("position ", span.position, " of layer ", span.layer,
+                                " was filled by a message with other content; the layer is at ",
+                                current),
+                   metadata);
+    }
+    return Error(v1::WRONG_POSITION,
+                 absl::StrCat("position is ", span.position, "; layer ", span.layer, " is at ",
+                              current),
+                 metadata);
+  }
+  return Error(v1::INTERNAL_ERROR, "a message at the current positions was classified as a retry");
+}
+
+absl::StatusOr<std::shared_ptr<const v1::StepResponse>> Session::ReplayStep(
+    const engine::Message& message) const {
+  const std::int64_t layer = message.spans.front().layer;
+  MutexLock lock(&mutex_);
+  const LastStep& last = last_steps_[static_cast<std::size_t>(layer)];
+  if (last.answer && last.digest == message.digest) return last.answer;
+  return Error(v1::STEP_REPLAY_EXPIRED,
+               absl::StrCat("layer ", layer, " was changed after the Step at position ",
+                            message.spans.front().position, "; its answer is gone"));
+}
+
+void Session::Account() {
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Session) + plan_.identity.size());
+  bytes += log_.bytes();
+  for (const std::int64_t layer : layer_bytes_) bytes += layer;
+  for (const LastStep& last : last_steps_) {
+    if (last.answer) bytes += static_cast<std::int64_t>(last.answer->ByteSizeLong());
+  }
+  budget_.Adjust(bytes - bytes_.exchange(bytes));
+}
+
+absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
+                              engine::Message message,
+                              std::shared_ptr<const v1::StepResponse> answer) {
+  std::vector<std::function<void(const absl::Status&)>> ready;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    for (auto& [layer, state] : states) {
+      const auto index = static_cast<std::size_t>(layer);
+      layer_bytes_[index] = state->bytes();
+      states_[index].swap(state);
+      last_steps_[index] = {message.digest, answer};
+    }
+    log_.Remember(std::move(message));
+    Account();
+    for (auto wait = waits_.begin(); wait != waits_.end();) {
+      const auto index = static_cast<std::size_t>(wait->second.layer);
+      if (states_[index]->position() >= wait->second.position) {
+        ready.push_back(std::move(wait->second.ready));
+        wait = waits_.erase(wait);
+      } else {
+        ++wait;
+      }
+    }
+  }
+  for (const auto& wake : ready) wake(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+Session::WaitId Session::WhenPosition(std::int64_t layer, std::int64_t position,
+                                      std::function<void(const absl::Status&)> ready) {
+  absl::Status now;
+  {
+    MutexLock lock(&mutex_);
+    if (closed_.ok() && states_[static_cast<std::size_t>(layer)]->position() < position) {
+      waits_[next_wait_] = {layer, position, std::move(ready)};
+      return next_wait_++;
+    }
+    now = closed_;
+  }
+  ready(now);
+  return 0;
+}
+
+bool Session::CancelWait(WaitId id) {
+  MutexLock lock(&mutex_);
+  return waits_.erase(id) > 0;
+}
+
+void Session::EndWaits(const absl::Status& reason) {
+  std::map<WaitId, Wait> waits;
+  {
+    MutexLock lock(&mutex_);
+    waits.swap(waits_);
+  }
+  for (const auto& [id, wait] : waits) wait.ready(reason);
+}
+
+std::int64_t Session::ExpiryNanos() const {
+  const std::int64_t used =
+      uses_.load() > 0 ? clock_.MonotonicNanos() : last_use_nanos_.load(std::memory_order_relaxed);
+  MutexLock lock(&mutex_);
+  return used + absl::ToInt64Nanoseconds(time_to_live_);
+}
+
+void Session::Close(const absl::Status& reason) {
+  {
+    MutexLock lock(&mutex_);
+    closed_ = reason;
+  }
+  EndWaits(reason);
+}
+
+}  // namespace attnd::server

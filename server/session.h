@@ -1,0 +1,201 @@
+// One session in memory: its configuration, the published states of its layers, and the order of its
+// mutations.
+//
+// Reading never waits for writing: a reader takes the published state of a layer, which is immutable,
+// and computes on that. Mutations (Append, Step) run one at a time in the order in which they entered
+// the lane; each ends by publishing new states of all layers it touches at one moment, or nothing.
+//
+// Thread-safe. The mutex is held for bookkeeping only, never while something is computed. Shared
+// ownership: the table holds a session while it exists, calls hold it while they run.
+#ifndef ATTND_SERVER_SESSION_H_
+#define ATTND_SERVER_SESSION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "attnd/v1/attention.pb.h"
+#include "engine/layer_stream.h"
+#include "engine/message_log.h"
+#include "server/admission.h"
+#include "server/clock.h"
+#include "server/mutex.h"
+#include "server/scheduler.h"
+#include "server/session_config.h"
+
+namespace attnd::server {
+
+struct SessionKey {
+  std::string tenant;
+  std::string id;
+  friend auto operator<=>(const SessionKey&, const SessionKey&) = default;
+};
+
+using LayerStatePtr = std::shared_ptr<const engine::LayerState>;
+
+class Session {
+ public:
+  // Tenant of all sessions until tenants are configured.
+  static constexpr char kDefaultTenant[] = "default";
+  // Messages that are remembered for retries.
+  static constexpr std::int64_t kRememberedMessages = 128;
+
+  // `flow` names the session to the scheduler, `generation` is not 0. The referenced objects outlive the
+  // session. Its memory has been reserved in `budget` by the caller: initial_bytes().
+  Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std::uint64_t flow,
+          const Clock& clock, Scheduler& scheduler, StateBudget& budget);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Memory that a session of this plan holds before its first token.
+  static std::int64_t initial_bytes(const SessionPlan& plan);
+
+  const SessionKey& key() const { return key_; }
+  const std::string& identity() const { return plan_.identity; }
+  std::uint64_t generation() const { return generation_; }
+  std::int64_t layers() const { return static_cast<std::int64_t>(group_of_layer_.size()); }
+  const LayerGroup& group(std::int64_t layer) const {
+    return plan_.groups[group_of_layer_[static_cast<std::size_t>(layer)]];
+  }
+  const engine::Engine& engine(std::int64_t layer) const { return *group(layer).engine; }
+
+  // INVALID_FIELD where there is no such layer.
+  absl::Status CheckLayer(std::int64_t layer) const;
+  // STALE_GENERATION with the current generation and positions.
+  absl::Status CheckGeneration(std::uint64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  LayerStatePtr layer(std::int64_t layer) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::int64_t position(std::int64_t layer) const { return this->layer(layer)->position(); }
+  std::int64_t state_bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // The session as clients see it.
+  v1::Session Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Changes the mutable fields; null leaves a field as it is.
+  void Update(const absl::Duration* time_to_live,
+              const google::protobuf::Map<std::string, std::string>* labels)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasLabels(const google::protobuf::Map<std::string, std::string>& labels) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Jobs
+
+  // Queues a job that only reads.
+  void Read(std::unique_ptr<Job> job) { scheduler_.Submit(key_.tenant, flow_, std::move(job)); }
+
+  // Queues a job that mutates, behind those that entered before. It calls LeaveLane() exactly once,
+  // when it has published or given up.
+  void EnterLane(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LeaveLane() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- For the job that holds the lane
+
+  // What became of a message that does not stand at the current positions: OK for a retry of a
+  // remembered one, REPLAY_MISMATCH, or WRONG_POSITION with the current position.
+  absl::Status ClassifyRetry(const engine::Message& message) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The answer of a Step that ClassifyRetry recognised, or STEP_REPLAY_EXPIRED.
+  absl::StatusOr<std::shared_ptr<const v1::StepResponse>> ReplayStep(
+      const engine::Message& message) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Publishes new layer states at one moment and remembers the message; `answer` is a Step's, else
+  // null. Fails, publishing nothing, where the session was closed meanwhile.
+  absl::Status Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
+                       engine::Message message, std::shared_ptr<const v1::StepResponse> answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Waiting for a position
+
+  using WaitId = std::uint64_t;
+  // Calls `ready` once: with OK when the layer holds `position` tokens (perhaps at once), or with the
+  // reason why that will not happen. It must not block. Returns 0 if `ready` was called at once.
+  WaitId WhenPosition(std::int64_t layer, std::int64_t position,
+                      std::function<void(const absl::Status&)> ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  // True if the wait was still there; `ready` will then not be called.
+  bool CancelWait(WaitId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends all waits with `reason`.
+  void EndWaits(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Life
+
+  // Held by each call while it runs; an idle session has none.
+  class Use {
+   public:
+    explicit Use(Session& session) : session_(session) {
+      session_.uses_.fetch_add(1);
+      session_.Touch();
+    }
+    ~Use() {
+      session_.Touch();
+      session_.uses_.fetch_sub(1);
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Session& session_;
+  };
+
+  // The monotonic time at which the session expires if it is not used again; in the future while it is
+  // in use.
+  std::int64_t ExpiryNanos() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends the session's life: later mutations fail with `reason`, waits end with it.
+  void Close(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Wait {
+    std::int64_t layer = 0;
+    std::int64_t position = 0;
+    std::function<void(const absl::Status&)> ready;
+  };
+  // The last Step of a layer, while nothing has changed the layer since.
+  struct LastStep {
+    engine::Digest digest;
+    std::shared_ptr<const v1::StepResponse> answer;
+  };
+
+  void Touch() { last_use_nanos_.store(clock_.MonotonicNanos(), std::memory_order_relaxed); }
+  void Account() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const SessionKey key_;
+  const SessionPlan plan_;
+  std::vector<std::size_t> group_of_layer_;
+  const std::uint64_t generation_;
+  const std::uint64_t flow_;
+  const absl::Time create_time_;
+  const Clock& clock_;
+  Scheduler& scheduler_;
+  StateBudget& budget_;
+
+  std::atomic<std::int64_t> uses_{0};
+  std::atomic<std::int64_t> last_use_nanos_;
+  std::atomic<std::int64_t> bytes_;
+
+  mutable Mutex mutex_;
+  std::vector<LayerStatePtr> states_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::int64_t> layer_bytes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LastStep> last_steps_ ABSL_GUARDED_BY(mutex_);
+  engine::MessageLog log_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration time_to_live_ ABSL_GUARDED_BY(mutex_);
+  google::protobuf::Map<std::string, std::string> labels_ ABSL_GUARDED_BY(mutex_);
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Job>> lane_ ABSL_GUARDED_BY(mutex_);
+  bool lane_taken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mutex_);
+  WaitId next_wait_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_SESSION_H_

@@ -1,0 +1,267 @@
+#include "server/session_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/engine_config.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/error.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr std::int64_t kMaxLabels = 64;
+constexpr std::size_t kMaxLabelKey = 63;
+constexpr std::size_t kMaxLabelValue = 255;
+constexpr std::size_t kMaxSessionId = 128;
+constexpr float kDefaultGuardEpsilon = 1e-6F;
+
+absl::Status BadField(const std::string& field, const std::string& rest) {
+  return Error(v1::INVALID_FIELD, absl::StrCat(field, rest));
+}
+
+absl::Status CheckRange(const std::string& field, std::int64_t value, std::int64_t low,
+                        std::int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return BadField(field, absl::StrCat(" is ", value, "; it must be ", low, " to ", high));
+}
+
+// The registry's name of each map of the contract.
+const char* MapName(v1::FeatureMapKind kind) {
+  switch (kind) {
+    case v1::ELU_PLUS_ONE:
+      return "elu_plus_one";
+    case v1::RELU:
+      return "relu";
+    case v1::SQUARED_RELU:
+      return "squared_relu";
+    case v1::IDENTITY:
+      return "identity";
+    default:
+      return nullptr;
+  }
+}
+
+absl::StatusOr<engine::ExactConfig> PlanExact(v1::ExactConfig& config, const std::string& field) {
+  engine::ExactConfig exact;
+  switch (config.storage()) {
+    case v1::DATA_TYPE_UNSPECIFIED:
+    case v1::F32:
+      config.set_storage(v1::F32);
+      return exact;
+    case v1::BF16:
+      exact.storage = engine::DataType::kBf16;
+      return exact;
+    default:
+      return BadField(absl::StrCat(field, ".exact.storage"),
+                      absl::StrCat(" is ", config.storage(), "; it must be F32 or BF16"));
+  }
+}
+
+absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
+                                                const std::string& group) {
+  const std::string field = absl::StrCat(group, ".linear");
+  engine::LinearConfig linear;
+  v1::FeatureMap& map = *config.mutable_feature_map();
+  const char* name = MapName(map.kind());
+  if (name == nullptr) {
+    return Error(v1::UNSUPPORTED,
+                 absl::StrCat(field, ".feature_map.kind is ", map.kind(),
+                              "; it must be ELU_PLUS_ONE, RELU, SQUARED_RELU or IDENTITY"));
+  }
+  linear.feature_map = {name, map.epsilon()};
+  if (map.epsilon() != 0 && map.kind() != v1::RELU) {
+    return BadField(absl::StrCat(field, ".feature_map.epsilon"),
+                    absl::StrCat(" is ", map.epsilon(), "; only RELU has one"));
+  }
+  switch (config.normalization()) {
+    case v1::NORMALIZATION_UNSPECIFIED:
+      config.set_normalization(v1::NORMALIZED);
+      break;
+    case v1::NORMALIZED:
+    case v1::UNNORMALIZED:
+      break;
+    default:
+      return BadField(absl::StrCat(field, ".normalization"),
+                      absl::StrCat(" is ", config.normalization(),
+                                   "; it must be NORMALIZED or UNNORMALIZED"));
+  }
+  linear.normalized = config.normalization() == v1::NORMALIZED;
+  v1::DenominatorGuard& guard = *config.mutable_guard();
+  switch (guard.policy()) {
+    case v1::DenominatorGuard::POLICY_UNSPECIFIED:
+      guard.set_policy(v1::DenominatorGuard::STRICT);
+      break;
+    case v1::DenominatorGuard::STRICT:
+      break;
+    case v1::DenominatorGuard::ADD_EPSILON:
+      linear.guard = engine::GuardPolicy::kAddEpsilon;
+      break;
+    case v1::DenominatorGuard::CLAMP:
+      linear.guard = engine::GuardPolicy::kClamp;
+      break;
+    default:
+      return BadField(absl::StrCat(field, ".guard.policy"),
+                      absl::StrCat(" is ", guard.policy(),
+                                   "; it must be STRICT, ADD_EPSILON or CLAMP"));
+  }
+  if (guard.epsilon() == 0) guard.set_epsilon(kDefaultGuardEpsilon);
+  linear.guard_epsilon = guard.epsilon();
+  return linear;
+}
+
+// Fills in the defaults of a group and makes its engine.
+absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& field,
+                                     const Options& options) {
+  if (group.count() == 0) group.set_count(1);
+  if (group.kv_heads() == 0) group.set_kv_heads(1);
+  if (group.query_heads() == 0) group.set_query_heads(group.kv_heads());
+  if (group.value_dim() == 0) group.set_value_dim(group.key_dim());
+  for (const absl::Status& status :
+       {CheckRange(field + ".count", group.count(), 1, options.max_layers),
+        CheckRange(field + ".kv_heads", group.kv_heads(), 1, options.max_heads),
+        CheckRange(field + ".query_heads", group.query_heads(), 1, options.max_heads),
+        CheckRange(field + ".key_dim", group.key_dim(), 1, options.max_head_dim),
+        CheckRange(field + ".value_dim", group.value_dim(), 1, options.max_head_dim)}) {
+    if (!status.ok()) return status;
+  }
+  if (group.query_heads() % group.kv_heads() != 0) {
+    return BadField(field + ".query_heads",
+                    absl::StrCat(" is ", group.query_heads(), "; it must be a multiple of kv_heads = ",
+                                 group.kv_heads()));
+  }
+  if (!group.has_scale()) {
+    group.set_scale(group.has_exact() ? 1.0F / std::sqrt(static_cast<float>(group.key_dim()))
+                                      : 1.0F);
+  }
+  if (!std::isfinite(group.scale())) return BadField(field + ".scale", " is not finite");
+
+  engine::EngineConfig config;
+  config.shape = {group.kv_heads(), group.query_heads(), group.key_dim(), group.value_dim(),
+                  group.scale()};
+  LayerGroup planned;
+  planned.layers = group.count();
+  if (group.has_exact()) {
+    absl::StatusOr<engine::ExactConfig> exact = PlanExact(*group.mutable_exact(), field);
+    if (!exact.ok()) return exact.status();
+    config.kind = *exact;
+    planned.kind = EngineKind::kExact;
+  } else if (group.has_linear()) {
+    absl::StatusOr<engine::LinearConfig> linear = PlanLinear(*group.mutable_linear(), field);
+    if (!linear.ok()) return linear.status();
+    config.kind = *linear;
+    planned.kind = EngineKind::kLinear;
+  } else {
+    return BadField(field + ".engine", " is not set; it must be exact or linear");
+  }
+  absl::StatusOr<std::unique_ptr<const engine::Engine>> engine = engine::MakeEngine(config);
+  if (!engine.ok()) {
+    return BadField(field, absl::StrCat(": ", std::string(engine.status().message())));
+  }
+  planned.engine = *std::move(engine);
+  return planned;
+}
+
+std::string DeterministicBytes(const google::protobuf::Message& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options) {
+  SessionPlan plan;
+  plan.config = config;
+  if (config.layer_groups().empty()) {
+    return BadField("config.layer_groups", " is empty; at least one group is needed");
+  }
+  if (config.layer_groups_size() > options.max_layers) {
+    return BadField("config.layer_groups", absl::StrCat(" holds ", config.layer_groups_size(),
+                                                        " groups; at most max_layers = ",
+                                                        options.max_layers, " are allowed"));
+  }
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  for (int i = 0; i < plan.config.layer_groups_size(); ++i) {
+    v1::LayerGroup& group = *plan.config.mutable_layer_groups(i);
+    absl::StatusOr<LayerGroup> planned =
+        PlanGroup(group, absl::StrCat("config.layer_groups[", i, "]"), options);
+    if (!planned.ok()) return planned.status();
+    layers += group.count();
+    heads += std::int64_t{group.count()} * group.query_heads();
+    plan.groups.push_back(*std::move(planned));
+  }
+  absl::Status counts = CheckRange("the number of layers of all groups", layers, 1,
+                                   options.max_layers);
+  counts.Update(CheckRange("the number of query heads of all layers", heads, 1, options.max_heads));
+  counts.Update(CheckLabels(config.labels()));
+  if (!counts.ok()) return counts;
+  absl::StatusOr<absl::Duration> time_to_live =
+      config.has_time_to_live() ? TimeToLive(config.time_to_live(), options)
+                                : options.default_time_to_live;
+  if (!time_to_live.ok()) return time_to_live.status();
+  *plan.config.mutable_time_to_live() = ToProto(*time_to_live);
+
+  v1::SessionConfig fixed = plan.config;
+  fixed.clear_time_to_live();
+  fixed.clear_labels();
+  plan.identity = DeterministicBytes(fixed);
+  return plan;
+}
+
+absl::StatusOr<absl::Duration> TimeToLive(const google::protobuf::Duration& asked,
+                                          const Options& options) {
+  const absl::Duration duration =
+      absl::Seconds(asked.seconds()) + absl::Nanoseconds(asked.nanos());
+  if (duration <= absl::ZeroDuration()) {
+    return BadField("time_to_live", absl::StrCat(" is ", absl::FormatDuration(duration),
+                                                 "; it must be more than 0"));
+  }
+  return std::min(duration, options.max_time_to_live);
+}
+
+absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& labels) {
+  if (labels.size() > kMaxLabels) {
+    return BadField("labels", absl::StrCat(" holds ", labels.size(), " entries; at most ",
+                                           kMaxLabels, " are allowed"));
+  }
+  for (const auto& [key, value] : labels) {
+    if (key.empty() || key.size() > kMaxLabelKey) {
+      return BadField("labels", absl::StrCat(": a key has ", key.size(), " bytes; it must have 1 to ",
+                                             kMaxLabelKey));
+    }
+    if (value.size() > kMaxLabelValue) {
+      return BadField("labels", absl::StrCat(": a value has ", value.size(),
+                                             " bytes; at most ", kMaxLabelValue, " are allowed"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSessionId(const std::string& id) {
+  const bool allowed = std::ranges::all_of(id, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+           c == '~' || c == '-';
+  });
+  if (!id.empty() && id.size() <= kMaxSessionId && allowed) return absl::OkStatus();
+  return BadField("session_id", absl::StrCat(" has ", id.size(), " bytes; it must be 1 to ",
+                                             kMaxSessionId, " characters of [A-Za-z0-9._~-]"));
+}
+
+google::protobuf::Duration ToProto(absl::Duration duration) {
+  google::protobuf::Duration proto;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto.set_nanos(static_cast<std::int32_t>(absl::ToInt64Nanoseconds(duration)));
+  return proto;
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,193 @@
+#include "server/session_table.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/error.h"
+#include "server/logging.h"
+
+namespace attnd::server {
+namespace {
+
+absl::Status GoneError(const std::string& id, v1::ErrorReason reason) {
+  const char* what = reason == v1::EXPIRED   ? "expired: it was not used for its time-to-live"
+                     : reason == v1::DELETED ? "was deleted"
+                                             : "is not known to this server";
+  return Error(reason, absl::StrCat("session_id '", id, "' ", what));
+}
+
+}  // namespace
+
+SessionTable::SessionTable(const Options& options, const Clock& clock, Scheduler& scheduler,
+                           StateBudget& budget, Metrics& metrics, Random random)
+    : options_(options),
+      clock_(clock),
+      scheduler_(scheduler),
+      budget_(budget),
+      metrics_(metrics),
+      random_(std::move(random)),
+      tombstones_(options.max_tombstones, absl::ToInt64Nanoseconds(options.tombstone_retention)) {}
+
+absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPlan plan) {
+  SessionPtr expired;
+  SessionPtr session;
+  {
+    MutexLock lock(&mutex_);
+    auto found = sessions_.find(key);
+    if (found != sessions_.end() && found->second.session->ExpiryNanos() <= clock_.MonotonicNanos()) {
+      expired = Remove(found, v1::EXPIRED);
+      found = sessions_.end();
+    }
+    if (found != sessions_.end()) {
+      if (found->second.session->identity() == plan.identity) return found->second.session;
+      return Error(v1::SESSION_EXISTS, absl::StrCat("session_id '", key.id,
+                                                    "' is in use with another configuration"));
+    }
+    if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) {
+      return Error(v1::TOO_MANY_SESSIONS,
+                   absl::StrCat("the server holds max_sessions = ", options_.max_sessions,
+                                " sessions"));
+    }
+    absl::Status reserved = budget_.Reserve(Session::initial_bytes(plan));
+    if (!reserved.ok()) return reserved;
+    std::uint64_t generation = 0;
+    while (generation == 0) generation = random_();
+    session = std::make_shared<Session>(key, std::move(plan), generation, next_flow_++, clock_,
+                                        scheduler_, budget_);
+    SetExpiry(sessions_.emplace(key, Entry{session, 0}).first);
+    tombstones_.Remove(key);
+  }
+  if (expired) Bury(expired, v1::EXPIRED);
+  metrics_.AddSessionCreated();
+  Log(LogLevel::kInfo, "session created",
+      {{"session", key.id}, {"layers", session->layers()}, {"bytes", session->state_bytes()}});
+  return session;
+}
+
+absl::StatusOr<SessionPtr> SessionTable::Find(const SessionKey& key) {
+  SessionPtr expired;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = sessions_.find(key);
+    if (found == sessions_.end()) return Gone(key);
+    if (found->second.session->ExpiryNanos() > clock_.MonotonicNanos()) return found->second.session;
+    expired = Remove(found, v1::EXPIRED);
+  }
+  Bury(expired, v1::EXPIRED);
+  return GoneError(key.id, v1::EXPIRED);
+}
+
+absl::StatusOr<SessionPtr> SessionTable::Update(
+    const SessionKey& key, const absl::Duration* time_to_live,
+    const google::protobuf::Map<std::string, std::string>* labels) {
+  absl::StatusOr<SessionPtr> session = Find(key);
+  if (!session.ok()) return session;
+  (*session)->Update(time_to_live, labels);
+  MutexLock lock(&mutex_);
+  const auto found = sessions_.find(key);
+  if (found != sessions_.end()) SetExpiry(found);
+  return session;
+}
+
+absl::Status SessionTable::Delete(const SessionKey& key) {
+  SessionPtr removed;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = sessions_.find(key);
+    if (found == sessions_.end()) {
+      absl::Status gone = Gone(key);
+      return ReasonOf(gone) == v1::UNKNOWN ? gone : absl::OkStatus();
+    }
+    removed = Remove(found, v1::DELETED);
+  }
+  Bury(removed, v1::DELETED);
+  return absl::OkStatus();
+}
+
+std::vector<SessionPtr> SessionTable::List(
+    const std::string& tenant, const std::string& after, std::int64_t count,
+    const google::protobuf::Map<std::string, std::string>& labels) {
+  std::vector<SessionPtr> listed;
+  MutexLock lock(&mutex_);
+  const std::int64_t now = clock_.MonotonicNanos();
+  for (auto it = sessions_.upper_bound({tenant, after});
+       it != sessions_.end() && it->first.tenant == tenant &&
+       static_cast<std::int64_t>(listed.size()) < count;
+       ++it) {
+    if (it->second.session->ExpiryNanos() > now && it->second.session->HasLabels(labels)) {
+      listed.push_back(it->second.session);
+    }
+  }
+  return listed;
+}
+
+std::int64_t SessionTable::ExpireIdle() {
+  std::vector<SessionPtr> expired;
+  std::int64_t next = std::numeric_limits<std::int64_t>::max();
+  {
+    MutexLock lock(&mutex_);
+    const std::int64_t now = clock_.MonotonicNanos();
+    while (!expiries_.empty()) {
+      if (expiries_.begin()->first > now) {
+        next = expiries_.begin()->first;
+        break;
+      }
+      const auto found = sessions_.find(expiries_.begin()->second);
+      if (found->second.session->ExpiryNanos() > now) {
+        SetExpiry(found);
+      } else {
+        expired.push_back(Remove(found, v1::EXPIRED));
+      }
+    }
+  }
+  for (const SessionPtr& session : expired) Bury(session, v1::EXPIRED);
+  return next;
+}
+
+void SessionTable::EndWaits(const absl::Status& reason) {
+  std::vector<SessionPtr> sessions;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [key, entry] : sessions_) sessions.push_back(entry.session);
+  }
+  for (const SessionPtr& session : sessions) session->EndWaits(reason);
+}
+
+std::int64_t SessionTable::size() const {
+  MutexLock lock(&mutex_);
+  return static_cast<std::int64_t>(sessions_.size());
+}
+
+std::string SessionTable::NewId() {
+  MutexLock lock(&mutex_);
+  return absl::StrFormat("%016x%016x", random_(), random_());
+}
+
+SessionPtr SessionTable::Remove(Entries::iterator found, v1::ErrorReason reason) {
+  SessionPtr session = std::move(found->second.session);
+  tombstones_.Add(found->first, reason, clock_.MonotonicNanos());
+  expiries_.erase({found->second.expiry_nanos, found->first});
+  sessions_.erase(found);
+  return session;
+}
+
+void SessionTable::SetExpiry(Entries::iterator entry) {
+  expiries_.erase({entry->second.expiry_nanos, entry->first});
+  entry->second.expiry_nanos = entry->second.session->ExpiryNanos();
+  expiries_.emplace(entry->second.expiry_nanos, entry->first);
+}
+
+absl::Status SessionTable::Gone(const SessionKey& key) const {
+  return GoneError(key.id, tombstones_.Find(key, clock_.MonotonicNanos()));
+}
+
+void SessionTable::Bury(const SessionPtr& session, v1::ErrorReason reason) {
+  session->Close(GoneError(session->key().id, reason));
+  metrics_.AddSessionClosed(reason == v1::EXPIRED ? CloseReason::kExpired : CloseReason::kDeleted);
+  Log(LogLevel::kInfo, reason == v1::EXPIRED ? "session expired" : "session deleted",
+      {{"session", session->key().id}, {"bytes", session->state_bytes()}});
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,59 @@
+// The job of a Step: block by block, appends tokens to a draft and answers their queries from it, then
+// publishes once. The answer is kept with the layer, so that a retry gets the same bits.
+#ifndef ATTND_SERVER_STEP_JOB_H_
+#define ATTND_SERVER_STEP_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "attnd/v1/attention.pb.h"
+#include "engine/digest.h"
+#include "engine/engine.h"
+#include "server/answer.h"
+#include "server/call.h"
+#include "server/job.h"
+#include "server/mutation.h"
+#include "server/query_rows.h"
+#include "server/tensors.h"
+
+namespace attnd::server {
+
+class StepJob : public Job {
+ public:
+  // `slice` and `queries` borrow the request, which lives until the call is answered, as does
+  // `response`. `reserved` bytes of the budget are taken over.
+  StepJob(Call call, const LayerSlice& slice, const RowsView& queries, const AnswerSpec& spec,
+          std::int64_t reserved, v1::StepResponse& response);
+
+  Next Advance(engine::Scratch& scratch) override;
+  std::int64_t chains() const override { return plan_->chains(); }
+  bool RunChain(std::int64_t chain, engine::Scratch& scratch) override {
+    return call_.cancelled() || plan_->Run(chain, scratch);
+  }
+
+ private:
+  absl::StatusOr<Next> Continue(engine::Scratch& scratch);
+  absl::Status Begin();
+  absl::StatusOr<Next> ContinueReplay(engine::Scratch& scratch);
+  absl::Status Publish(engine::Scratch& scratch);
+  engine::Digest QueryDigest() const;
+
+  Call call_;
+  const engine::TokenSpan span_;
+  const engine::Engine& engine_;
+  const RowsView queries_;
+  const AnswerSpec spec_;
+  v1::StepResponse& response_;
+  std::unique_ptr<Mutation> mutation_;
+  std::unique_ptr<engine::AttendPlan> plan_;
+  std::optional<QueryRows> rows_;
+  std::optional<AnswerBuilder> answer_;
+  bool started_ = false;
+  bool applies_ = false;
+  bool answering_ = false;  // the plan's chains have been opened and not been finished
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_STEP_JOB_H_
