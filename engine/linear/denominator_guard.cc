@@ -27,7 +27,7 @@ Guarded ApplyGuard(const LinearConfig& config, float denominator) {
 absl::Status ValidateGuard(const LinearConfig& config) {
   if (std::isfinite(config.guard_epsilon) && config.guard_epsilon > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("guard.epsilon is ", config.guard_epsilon, ", must be positive and finite"));
+      absl::StrCat("guard.epsilon is ", config.guard_epsilon, "; it must be positive and finite"));
 }
 
 }  // namespace attnd::engine

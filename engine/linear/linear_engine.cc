@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,33 +21,6 @@ absl::Status Overflow(const char* what, std::int64_t head) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": features or sums of kv-head ", head,
                    " leave the range of f32 (limit 3.4e38 in magnitude)"));
-}
-
-// Far above any sensible head, far below what could overflow a size.
-constexpr std::int64_t kMaxDim = std::int64_t{1} << 20;
-
-absl::Status CheckRange(const char* field, std::int64_t value) {
-  if (value >= 1 && value <= kMaxDim) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", value, ", must be between 1 and ", kMaxDim));
-}
-
-absl::Status CheckShape(const LayerShape& shape) {
-  const std::pair<const char*, std::int64_t> fields[] = {{"kv_heads", shape.kv_heads},
-                                                         {"query_heads", shape.query_heads},
-                                                         {"key_dim", shape.key_dim},
-                                                         {"value_dim", shape.value_dim}};
-  for (const auto& [field, value] : fields) {
-    if (absl::Status status = CheckRange(field, value); !status.ok()) return status;
-  }
-  if (shape.query_heads % shape.kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "query_heads is ", shape.query_heads, ", must be a multiple of kv_heads ", shape.kv_heads));
-  }
-  if (!std::isfinite(shape.scale)) {
-    return absl::InvalidArgumentError(absl::StrCat("scale is ", shape.scale, ", must be finite"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -144,13 +116,12 @@ std::int64_t LinearEngine::fixed_bytes() const {
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,
                                                                const LinearConfig& config) {
-  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
   if (absl::Status status = ValidateGuard(config); !status.ok()) return status;
   FeatureMapOr map = MakeFeatureMap(config.feature_map, shape.key_dim);
   if (!map.ok()) return map.status();
   if ((*map)->sign() == KernelSign::kSigned && config.normalized) {
     return absl::InvalidArgumentError(
-        absl::StrCat("normalization is NORMALIZED, must be UNNORMALIZED for ",
+        absl::StrCat("normalization is NORMALIZED; it must be UNNORMALIZED for ",
                      config.feature_map.name, ", whose denominator has no fixed sign"));
   }
   return std::make_unique<const LinearEngine>(shape, config, *std::move(map));

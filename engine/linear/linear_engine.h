@@ -65,8 +65,8 @@ class LinearEngine final : public Engine {
   LinearDims dims_;
 };
 
-// InvalidArgument where a field of the shape or the configuration is out of range, where the map
-// has a signed denominator and the layer is normalised, or where the state's size leaves 64 bits.
+// Requires a valid shape (MakeEngine checks it). InvalidArgument where a field of the configuration
+// is out of range, or the map has a signed denominator and the layer is normalised.
 absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,
                                                                const LinearConfig& config);
 

@@ -25,7 +25,7 @@ FeatureMapOr MakeFeatureMap(const FeatureMapConfig& config, std::int64_t key_dim
     if (config.name == entry.name) return entry.make(config, key_dim);
   }
   return absl::InvalidArgumentError(absl::StrCat("feature_map.name is \"", config.name,
-                                                 "\", must be one of ", FeatureMapNames()));
+                                                 "\"; it must be one of ", FeatureMapNames()));
 }
 
 std::string FeatureMapNames() {
@@ -39,7 +39,7 @@ std::string FeatureMapNames() {
 absl::Status RejectEpsilon(const FeatureMapConfig& config) {
   if (config.epsilon == 0.0F) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("feature_map.epsilon is ", config.epsilon, ", must be 0 for ", config.name));
+      absl::StrCat("feature_map.epsilon is ", config.epsilon, "; it must be 0 for ", config.name));
 }
 
 }  // namespace attnd::engine

@@ -18,7 +18,7 @@ FeatureMapOr MakeRelu(const FeatureMapConfig& config, std::int64_t key_dim) {
   const float epsilon = config.epsilon;
   if (!(std::isfinite(epsilon) && epsilon >= 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("feature_map.epsilon is ", epsilon, ", must be finite and at least 0"));
+        absl::StrCat("feature_map.epsilon is ", epsilon, "; it must be finite and at least 0"));
   }
   return MakeElementwiseMap(
       key_dim, epsilon > 0 ? KernelSign::kPositive : KernelSign::kNonNegative,

@@ -1,0 +1,217 @@
+#include "tests/engine/linear_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "engine/linear/linear_engine.h"
+#include "gtest/gtest.h"
+
+namespace attnd::engine::linear_test {
+namespace {
+
+std::size_t Size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+RowMask Valid(const Stream& stream, std::int64_t first, std::int64_t count) {
+  RowMask valid = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (stream.mask[Size(first + i)] != 0) valid |= RowMask{1} << i;
+  }
+  return valid;
+}
+
+std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream, std::int64_t first,
+                               std::int64_t rows) {
+  const LayerShape& shape = stream.shape;
+  auto tail = std::make_unique<Tail>(shape, engine.feature_dim());
+  std::copy_n(stream.keys.data() + first * shape.key_row(), rows * shape.key_row(),
+              tail->keys.data());
+  std::copy_n(stream.values.data() + first * shape.value_row(), rows * shape.value_row(),
+              tail->values.data());
+  engine.EncodeKeys(tail->keys.data(), Valid(stream, first, rows), 0, rows, tail->features.data());
+  return tail;
+}
+
+void PoisonRows(const Engine& engine, std::int64_t from, Tail* tail) {
+  const LayerShape& shape = engine.shape();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::fill(tail->keys.data() + from * shape.key_row(), tail->keys.data() + tail->keys.size(),
+            kNan);
+  std::fill(tail->values.data() + from * shape.value_row(),
+            tail->values.data() + tail->values.size(), kNan);
+  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+    float* features = tail->features.data() + head * kBlockTokens * engine.feature_dim();
+    std::fill(features + from * engine.feature_dim(),
+              features + kBlockTokens * engine.feature_dim(), kNan);
+  }
+}
+
+Answers Run(const Engine& engine, const QueryGroup& group) {
+  const LayerShape& shape = engine.shape();
+  Answers answers;
+  const std::int64_t rows = group.count * shape.query_heads;
+  // Not zeros: every number has to be written.
+  answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
+  answers.numerators.assign(Size(rows * shape.value_dim), -7.0F);
+  answers.denominators.assign(Size(rows), -7.0F);
+  answers.flags.assign(Size(rows), 77);
+  AnswerView view;
+  view.outputs = answers.outputs.data();
+  view.numerators = answers.numerators.data();
+  view.denominators = answers.denominators.data();
+  view.flags = answers.flags.data();
+  Scratch scratch;
+  const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
+  plan->Reset(group, view);
+  for (std::int64_t chain = plan->chains() - 1; chain >= 0; --chain) {
+    while (!plan->Run(chain, scratch)) {
+    }
+  }
+  plan->Finish(scratch);
+  return answers;
+}
+
+}  // namespace
+
+std::vector<float> NormalNumbers(std::int64_t count, std::uint32_t seed, float scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0F, scale);
+  std::vector<float> numbers(Size(count));
+  for (float& number : numbers) number = normal(random);
+  return numbers;
+}
+
+void Stream::Mask(std::int64_t token) {
+  mask[Size(token)] = 0;
+  std::fill_n(keys.data() + token * shape.key_row(), shape.key_row(), 0.0F);
+  std::fill_n(values.data() + token * shape.value_row(), shape.value_row(), 0.0F);
+}
+
+oracle::Context Stream::context(std::int64_t position) const {
+  oracle::Context context;
+  context.kv_heads = shape.kv_heads;
+  context.query_heads = shape.query_heads;
+  context.key_dim = shape.key_dim;
+  context.value_dim = shape.value_dim;
+  context.scale = static_cast<double>(shape.scale);
+  context.tokens = position;
+  context.keys = keys.data();
+  context.values = values.data();
+  context.mask = mask.data();
+  return context;
+}
+
+Stream MakeStream(const LayerShape& shape, std::int64_t tokens, std::uint32_t seed) {
+  Stream stream;
+  stream.shape = shape;
+  stream.tokens = tokens;
+  stream.keys = NormalNumbers(tokens * shape.key_row(), seed);
+  stream.values = NormalNumbers(tokens * shape.value_row(), seed + 1000);
+  stream.mask.assign(Size(tokens), 1);
+  return stream;
+}
+
+LinearConfig Config(const std::string& map, float epsilon) {
+  LinearConfig config;
+  config.feature_map.name = map;
+  config.feature_map.epsilon = epsilon;
+  config.normalized = map != "identity";
+  return config;
+}
+
+std::unique_ptr<const Engine> MakeLinear(const LayerShape& shape, const LinearConfig& config) {
+  absl::StatusOr<std::unique_ptr<const Engine>> engine = MakeLinearEngine(shape, config);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+oracle::FeatureMap OracleMap(const std::string& name) {
+  if (name == "elu_plus_one") return oracle::FeatureMap::kEluPlusOne;
+  if (name == "relu") return oracle::FeatureMap::kRelu;
+  if (name == "squared_relu") return oracle::FeatureMap::kSquaredRelu;
+  return oracle::FeatureMap::kIdentity;
+}
+
+Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
+            const Cutting& cutting) {
+  Snapshot snapshot;
+  snapshot.sealed = engine.NewState();
+  const std::int64_t blocks = position == 0 ? 0 : (position - 1) / kBlockTokens;
+  Scratch scratch;
+  std::size_t span_index = 0;
+  for (std::int64_t block = 0; block < blocks;) {
+    const std::int64_t span =
+        std::min(cutting.spans[span_index++ % cutting.spans.size()], blocks - block);
+    std::vector<Block> sealed;
+    std::vector<std::unique_ptr<Tail>> tails;
+    for (std::int64_t b = block; b < block + span; ++b) {
+      const std::int64_t first = b * kBlockTokens;
+      tails.push_back(FillTail(engine, stream, first, kBlockTokens));
+      sealed.push_back({tails.back()->keys.data(), tails.back()->values.data(),
+                        Valid(stream, first, kBlockTokens),
+                        cutting.features_from_tail ? tails.back()->features.data() : nullptr});
+    }
+    // As a layer does it: the published state stays as it is.
+    snapshot.sealed = engine.Clone(*snapshot.sealed);
+    const absl::Status status =
+        engine.Seal(*snapshot.sealed, block * kBlockTokens, sealed, scratch);
+    EXPECT_TRUE(status.ok()) << status;
+    block += span;
+  }
+  snapshot.sealed_tokens = blocks * kBlockTokens;
+  snapshot.rows = position - snapshot.sealed_tokens;
+  snapshot.valid = Valid(stream, snapshot.sealed_tokens, snapshot.rows);
+  snapshot.tail = FillTail(engine, stream, snapshot.sealed_tokens, snapshot.rows);
+  if (cutting.poison_later) PoisonRows(engine, snapshot.rows, snapshot.tail.get());
+  return snapshot;
+}
+
+bool Answers::operator==(const Answers& other) const {
+  return SameBits(outputs, other.outputs) && SameBits(numerators, other.numerators) &&
+         SameBits(denominators, other.denominators) && flags == other.flags;
+}
+
+Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
+               std::int64_t count) {
+  QueryGroup group;
+  group.sealed = snapshot.sealed.get();
+  group.sealed_tokens = snapshot.sealed_tokens;
+  group.tail = snapshot.view();
+  group.queries = queries;
+  group.count = count;
+  return Run(engine, group);
+}
+
+Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const float* queries,
+                       std::int64_t count, std::int64_t first_cut) {
+  QueryGroup group;
+  group.sealed = snapshot.sealed.get();
+  group.sealed_tokens = snapshot.sealed_tokens;
+  group.tail = snapshot.view();
+  group.queries = queries;
+  group.count = count;
+  group.causal = true;
+  group.first_cut = first_cut;
+  return Run(engine, group);
+}
+
+double RelativeError(const std::vector<float>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double error = 0;
+  double largest = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= error)) error = difference;
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return error / largest;
+}
+
+}  // namespace attnd::engine::linear_test
