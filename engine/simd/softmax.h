@@ -20,11 +20,11 @@ inline constexpr std::int64_t kSoftmaxBlock = 64;
 // Row r's mask is valid[r * valid_stride]: stride 0 is one mask for all rows. Start with row_max
 // -inf and row_sum 0.
 //
-// exp is within 2 ulp on [-87.33, 0] and 0 below; exp(0) is exactly 1, so corr is exactly 1 when
-// the maximum stays. A row with no valid key so far keeps (-inf, 0) and has corr = 1. A valid score
-// that is not finite (either infinity or NaN: the product overflowed) makes row_sum[r] NaN for
-// good, which the caller looks for at the end; the row's weights are then meaningless, other rows
-// are not touched.
+// Differences are rounded to f32. exp is within 2 ulp on [-87.33, 0] and 0 below; exp(0) is exactly
+// 1, so corr is exactly 1 when the maximum stays. A row with no valid key so far keeps (-inf, 0)
+// and has corr = 1. A valid score that is not finite (either infinity or NaN: the product
+// overflowed) makes row_sum[r] NaN for good, which the caller looks for at the end; the row's
+// weights are then meaningless, other rows are not touched.
 void OnlineSoftmaxBlock(float* scores, std::int64_t rows, std::int64_t ld,
                         const std::uint64_t* valid, std::int64_t valid_stride, float* row_max,
                         float* row_sum, float* corr);
