@@ -48,21 +48,28 @@ LinearAttendPlan::Tile LinearAttendPlan::TileOf(std::int64_t chain) const {
   tile.rows = std::min(tile_rows_, head_rows_ - tile.first);
   tile.padded_rows = GemmPaddedRows(tile.rows);
   // Cuts do not fall from one query to the next.
-  tile.tail_rows = std::min(group_.cut(QueryOf(tile.first + tile.rows - 1)), group_.tail.rows);
+  const std::int64_t last_query = (tile.first + tile.rows - 1) / engine_.shape().group_size();
+  tile.tail_rows = std::min(group_.cut(last_query), group_.tail.rows);
   return tile;
 }
 
-std::int64_t LinearAttendPlan::QueryOf(std::int64_t row) const {
-  return row / engine_.shape().group_size();
+RowMask LinearAttendPlan::VisibleTail(std::int64_t query) const {
+  return group_.tail.valid & FirstRows(std::min(group_.cut(query), group_.tail.rows));
 }
 
-std::int64_t LinearAttendPlan::HeadOf(const Tile& tile, std::int64_t row) const {
+template <typename Use>
+void LinearAttendPlan::ForRows(const Tile& tile, const Use& use) const {
   const std::int64_t group = engine_.shape().group_size();
-  return tile.head * group + row % group;
-}
-
-RowMask LinearAttendPlan::VisibleTail(std::int64_t row) const {
-  return group_.tail.valid & FirstRows(std::min(group_.cut(QueryOf(row)), group_.tail.rows));
+  const std::int64_t first_head = tile.head * group;
+  std::int64_t query = tile.first / group;
+  std::int64_t in_group = tile.first % group;
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    use(i, query, first_head + in_group);
+    if (++in_group == group) {
+      in_group = 0;
+      ++query;
+    }
+  }
 }
 
 // phi(scale * q) of the tile's rows, [padded_rows x features].
@@ -74,12 +81,10 @@ const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Scratch& scratch)
   {
     const Scratch::Frame frame(scratch);
     float* scaled = scratch.Take(tile.rows * d);
-    for (std::int64_t i = 0; i < tile.rows; ++i) {
-      const std::int64_t row = tile.first + i;
-      const float* query =
-          group_.queries + QueryOf(row) * shape.query_row() + HeadOf(tile, row) * d;
-      ScaleRow(query, shape.scale, scaled + i * d, d);
-    }
+    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+      ScaleRow(group_.queries + query * shape.query_row() + query_head * d, shape.scale,
+               scaled + i * d, d);
+    });
     engine_.map().MapQueries(scaled, d, tile.rows, features, ld);
   }
   const std::int64_t c = engine_.map().feature_dim();
@@ -119,23 +124,24 @@ void LinearAttendPlan::AddTail(const Tile& tile, const float* features, bool acc
   float* scores = scratch.Take(tile.padded_rows * kBlockTokens);
   GemmNN(tile.padded_rows, width, dims.features, features, dims.features, keys_t, kBlockTokens,
          /*accumulate=*/false, scores, kBlockTokens);
-  for (std::int64_t i = 0; i < tile.rows; ++i) {
-    const RowMask visible = VisibleTail(tile.first + i);
+  ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+    const RowMask visible = VisibleTail(query);
     if (visible != FirstRows(width)) KeepColumns(visible, width, scores + i * kBlockTokens);
-  }
+  });
   GemmNN(tile.padded_rows, dims.summary_columns, width, scores, kBlockTokens, values,
          dims.summary_columns, accumulate, sums, dims.summary_columns);
 }
 
-void LinearAttendPlan::WriteRow(const Tile& tile, std::int64_t row, const float* sums) const {
+void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head,
+                                const float* sums) const {
   const LayerShape& shape = engine_.shape();
   const std::int64_t dv = shape.value_dim;
-  const std::int64_t index = QueryOf(row) * shape.query_heads + HeadOf(tile, row);
+  const std::int64_t index = query * shape.query_heads + query_head;
   float* output = answer_.outputs + index * dv;
   float* numerator = answer_.numerators != nullptr ? answer_.numerators + index * dv : nullptr;
 
   const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
-  const bool empty = sealed.unmasked() == 0 && VisibleTail(row) == 0;
+  const bool empty = sealed.unmasked() == 0 && VisibleTail(query) == 0;
   Guarded guarded = {0.0F, RowFlag::kEmpty};
   if (!empty) {
     guarded = ApplyGuard(engine_.config(), sums[dv]);
@@ -174,9 +180,9 @@ bool LinearAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
   } else if (!any_sealed) {
     std::fill_n(sums, tile.padded_rows * dims.summary_columns, 0.0F);
   }
-  for (std::int64_t i = 0; i < tile.rows; ++i) {
-    WriteRow(tile, tile.first + i, sums + i * dims.summary_columns);
-  }
+  ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+    WriteRow(query, query_head, sums + i * dims.summary_columns);
+  });
   return true;
 }
 

@@ -47,14 +47,17 @@ class LinearAttendPlan final : public AttendPlan {
   };
 
   Tile TileOf(std::int64_t chain) const;
-  std::int64_t QueryOf(std::int64_t row) const;
-  std::int64_t HeadOf(const Tile& tile, std::int64_t row) const;
-  RowMask VisibleTail(std::int64_t row) const;
+  RowMask VisibleTail(std::int64_t query) const;
+
+  // Calls use(i, query, query_head) for the tile's rows i in order. (A 64-bit division per row and
+  // use costs as much as the row's guard.)
+  template <typename Use>
+  void ForRows(const Tile& tile, const Use& use) const;
 
   const float* QueryFeatures(const Tile& tile, Scratch& scratch) const;
   void AddTail(const Tile& tile, const float* features, bool accumulate, float* sums,
                Scratch& scratch) const;
-  void WriteRow(const Tile& tile, std::int64_t row, const float* sums) const;
+  void WriteRow(std::int64_t query, std::int64_t query_head, const float* sums) const;
 
   const LinearEngine& engine_;
   std::int64_t tile_rows_;

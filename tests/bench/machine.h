@@ -1,0 +1,20 @@
+// What one core of this machine can do at best, with the pinned instruction set: the measures that
+// the benchmarks' rates are fractions of. Each call takes some tens of milliseconds and reports the
+// best of several rounds, because other processes only ever make a round slower.
+#ifndef ATTND_TESTS_BENCH_MACHINE_H_
+#define ATTND_TESTS_BENCH_MACHINE_H_
+
+#include <cstdint>
+
+namespace attnd::bench {
+
+// f32 multiply-adds in registers, 2 operations each, in 10^9 operations per second.
+double MeasureFmaPeakGflops();
+
+// Reading `bytes` of memory in order, in 10^9 bytes per second. Take several times the last-level
+// cache for the memory's rate.
+double MeasureReadBandwidthGBps(std::int64_t bytes);
+
+}  // namespace attnd::bench
+
+#endif  // ATTND_TESTS_BENCH_MACHINE_H_
