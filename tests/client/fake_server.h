@@ -1,0 +1,138 @@
+// An AttentionService for tests of the client library: in memory, on a free loopback port, with
+// failures on demand.
+//
+// It keeps the contract's rules for positions, generations, remembered messages and replayed Steps,
+// and refuses messages and answers over its limits. Its arithmetic is a stand-in whose result shows
+// which tokens and which query went in: out[h][j] = q[h][0] + sum over visible unmasked tokens of
+// v[h / g][j]. F32 only. Thread-safe.
+#ifndef ATTND_TESTS_CLIENT_FAKE_SERVER_H_
+#define ATTND_TESTS_CLIENT_FAKE_SERVER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attnd/v1/attention.grpc.pb.h"
+#include "grpcpp/server.h"
+
+namespace attnd::client {
+
+// A gRPC status with an ErrorInfo, and a RetryInfo if `retry_milliseconds` is not negative.
+grpc::Status FakeError(grpc::StatusCode code, const std::string& reason, const std::string& message,
+                       const std::map<std::string, std::string>& metadata = {},
+                       int retry_milliseconds = -1);
+
+class FakeServer final : public v1::AttentionService::Service {
+ public:
+  FakeServer();
+  ~FakeServer() override;
+
+  const std::string& target() const { return target_; }
+
+  // Limits as published and enforced; set before clients connect.
+  v1::ServerLimits limits;
+  // Added to what an answer row counts for, so that the server refuses what the client thinks fits.
+  std::int64_t extra_answer_bytes_per_row = 0;
+
+  // The next calls end with these, before anything is done.
+  void FailNext(std::vector<grpc::Status> statuses);
+  // The next `count` calls are carried out and their answers lost (UNAVAILABLE).
+  void DropNextAnswers(int count);
+  // Answers of streams wait until the gate is open.
+  void SetStreamGate(bool open);
+  // Streams end with this status after so many answers, the next messages unread.
+  void EndStreamsAfter(int answers, grpc::Status status);
+  // Every session gets a new generation, as after a restore that lost tokens.
+  void RaiseGenerations();
+
+  // What was seen.
+  struct Seen {
+    std::int64_t calls = 0;
+    std::int64_t largest_request = 0;
+    std::int64_t largest_answer = 0;
+    std::int64_t applied_messages = 0;
+    std::int64_t replayed_messages = 0;
+    std::multiset<std::string> session_headers;
+  };
+  Seen seen();
+  std::int64_t PositionOf(const std::string& session, int layer = 0);
+
+  grpc::Status CreateSession(grpc::ServerContext* context, const v1::CreateSessionRequest* request,
+                             v1::Session* response) override;
+  grpc::Status GetSession(grpc::ServerContext* context, const v1::GetSessionRequest* request,
+                          v1::Session* response) override;
+  grpc::Status ListSessions(grpc::ServerContext* context, const v1::ListSessionsRequest* request,
+                            v1::ListSessionsResponse* response) override;
+  grpc::Status UpdateSession(grpc::ServerContext* context, const v1::UpdateSessionRequest* request,
+                             v1::Session* response) override;
+  grpc::Status DeleteSession(grpc::ServerContext* context, const v1::DeleteSessionRequest* request,
+                             v1::DeleteSessionResponse* response) override;
+  grpc::Status Append(grpc::ServerContext* context, const v1::AppendRequest* request,
+                      v1::AppendResponse* response) override;
+  grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
+                      v1::AttendResponse* response) override;
+  grpc::Status Step(grpc::ServerContext* context, const v1::StepRequest* request,
+                    v1::StepResponse* response) override;
+  grpc::Status Stream(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::StreamResponse, v1::StreamRequest>* stream) override;
+  grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
+                             v1::ServerInfo* response) override;
+
+ private:
+  struct Layer {
+    v1::LayerGroup group;
+    std::int64_t position = 0;
+    // Values of unmasked tokens, zeros for masked ones: [position, H, d_v].
+    std::vector<float> values;
+    // Content of every accepted message by its position, and the last Step's answer.
+    std::map<std::int64_t, std::string> messages;
+    std::int64_t last_step_position = -1;
+    v1::StepResponse last_step;
+  };
+  struct Session {
+    v1::Session facts;
+    std::vector<Layer> layers;
+  };
+
+  // Counts the call and says how it is to fail; `lose_answer` is set if it fails after its work.
+  grpc::Status Enter(grpc::ServerContext* context, std::int64_t bytes, bool* lose_answer);
+  grpc::Status Leave(const grpc::Status& status, std::int64_t bytes, bool lose_answer);
+  grpc::Status Find(const std::string& id, Session** session);
+  grpc::Status CheckMutation(const v1::LayerTokens& tokens, std::uint64_t generation,
+                             const std::string& content, Session& session, bool* replayed);
+  void Apply(const v1::LayerTokens& tokens, const std::string& content, Layer* layer);
+  grpc::Status Answer(const Layer& layer, const v1::Tensor& queries,
+                      const v1::AnswerOptions& options, std::int64_t first_visible, bool causal,
+                      v1::Answer* answer);
+  grpc::Status DoAppend(const v1::AppendRequest& request, v1::AppendResponse* response);
+  grpc::Status DoAttend(const v1::AttendRequest& request, v1::AttendResponse* response);
+  grpc::Status DoStep(const v1::StepRequest& request, v1::StepResponse* response);
+  void Describe(const Session& session, v1::Session* response);
+
+  std::string target_;
+  std::unique_ptr<grpc::Server> server_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Session> sessions_;
+  std::uint64_t next_generation_ = 1000;
+  std::deque<grpc::Status> fail_next_;
+  int drop_next_ = 0;
+  bool stream_gate_open_ = true;
+  bool stopping_ = false;
+  int end_streams_after_ = -1;
+  grpc::Status end_streams_with_;
+  Seen seen_;
+};
+
+}  // namespace attnd::client
+
+#endif  // ATTND_TESTS_CLIENT_FAKE_SERVER_H_
