@@ -3,12 +3,14 @@
 #include <civetweb.h>
 
 #include <array>
-#include <cstring>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -50,10 +52,12 @@ struct StartErrors {
 struct HttpEndpoint::Impl {
   ~Impl() {
     if (context != nullptr) {
-      mg_stop(context);
+      Stop();
     }
     mg_exit_library();
   }
+
+  void Stop();
 
   Reply Answer(const mg_request_info& request) const;
   static int OnRequest(mg_connection* connection);
@@ -63,8 +67,32 @@ struct HttpEndpoint::Impl {
   const Readiness* readiness = nullptr;
   StartErrors errors;
   mg_context* context = nullptr;
+  std::string host;
+  int port = 0;
   std::string address;
 };
+
+// The library looks for its stop sign only when a connection arrives or 2 seconds have passed, so
+// one is made: a stop then takes some 20 ms.
+void HttpEndpoint::Impl::Stop() {
+  std::atomic<bool> stopped{false};
+  std::thread stopper([this, &stopped] {
+    mg_stop(context);
+    stopped.store(true);
+  });
+  const bool bracketed = host.front() == '[';
+  const std::string peer = bracketed ? host.substr(1, host.size() - 2) : host;
+  while (!stopped.load()) {
+    std::array<char, 128> error{};
+    if (mg_connection* const knock =
+            mg_connect_client(peer.c_str(), port, 0, error.data(), error.size());
+        knock != nullptr) {
+      mg_close_connection(knock);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  stopper.join();
+}
 
 Reply HttpEndpoint::Impl::Answer(const mg_request_info& request) const {
   const std::string_view method = request.request_method;
@@ -96,6 +124,9 @@ int HttpEndpoint::Impl::OnRequest(mg_connection* connection) {
   if (std::string_view(request->request_method) != "HEAD") {
     text += reply.body;
   }
+  // Before answering, since it also keeps the library from reading the rest of a body, which a
+  // client may send one byte at a time for ever.
+  mg_disable_keep_alive(connection);
   mg_write(connection, text.data(), text.size());
   return reply.status;
 }
@@ -127,6 +158,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   auto impl = std::make_unique<Impl>();
   impl->metrics = std::move(metrics);
   impl->readiness = &readiness;
+  impl->host = parsed->host;
 
   mg_callbacks callbacks{};
   callbacks.begin_request = &Impl::OnRequest;
@@ -152,7 +184,8 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   if (mg_get_server_ports(impl->context, static_cast<int>(ports.size()), ports.data()) < 1) {
     return absl::InternalError(absl::StrCat("HTTP port ", address, ": the bound port is unknown"));
   }
-  impl->address = absl::StrCat(parsed->host, ":", ports[0].port);
+  impl->port = ports[0].port;
+  impl->address = absl::StrCat(impl->host, ":", impl->port);
   return std::unique_ptr<HttpEndpoint>(new HttpEndpoint(std::move(impl)));
 }
 

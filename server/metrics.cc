@@ -73,7 +73,9 @@ Histogram::BucketBoundaries Buckets() {
   return bounds;
 }
 
-double Seconds(std::int64_t nanos) { return static_cast<double>(nanos > 0 ? nanos : 0) * 1e-9; }
+// Divides, since 1e-9 is not a binary fraction: 1,000 ns times it lies above the bound of 1
+// microsecond.
+double Seconds(std::int64_t nanos) { return static_cast<double>(nanos > 0 ? nanos : 0) / 1e9; }
 
 // One of the families whose value is read at collection.
 prometheus::MetricFamily Sampled(std::string name, std::string help, prometheus::MetricType type,

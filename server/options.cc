@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -172,7 +171,9 @@ absl::Status CheckTogether(const Options& options) {
 
 absl::StatusOr<Options> ReadOptions(const std::vector<std::string>& words,
                                     const EnvironmentLookup& environment) {
-  const absl::FlagSaver restore_flags;  // each call starts from the defaults
+  for (const OptionRow& row : OptionTable()) {
+    row.parse(row.default_value);  // each call starts from the defaults
+  }
   const absl::StatusOr<std::vector<Setting>> settings = Gather(words, environment);
   if (!settings.ok()) {
     return settings.status();
