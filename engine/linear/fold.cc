@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "engine/gemm.h"
@@ -82,18 +81,6 @@ void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state)
 
 bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head,
                  const LinearState& state, Scratch& scratch) {
-  if (rows.rows == 0) return true;
-  // No chain of sums exceeds rows * max |phi| * max(|v|, 1) by more than its rounding.
-  const auto max_feature = static_cast<double>(MaxAbs(rows.features, rows.rows * dims.features));
-  double max_value = 1.0;
-  for (std::int64_t t = 0; t < rows.rows; ++t) {
-    max_value =
-        std::max(max_value,
-                 static_cast<double>(MaxAbs(rows.values + t * rows.value_stride, dims.value_dim)));
-  }
-  const double sum_bound = 1.01 * static_cast<double>(rows.rows) * max_feature * max_value;
-  if (state.bound(head) + sum_bound < kLimit) return true;
-
   const Scratch::Frame frame(scratch);
   float* sums = scratch.Take(dims.totals());
   if (!std::isfinite(SumRows(dims, rows, sums, scratch))) return false;
@@ -102,6 +89,16 @@ bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head
     if (!std::isfinite(static_cast<float>(totals[i] + static_cast<double>(sums[i])))) return false;
   }
   return true;
+}
+
+bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
+                       std::int64_t head, const LinearState& state) {
+  const auto max_feature = static_cast<double>(MaxAbs(rows.features, rows.rows * dims.features));
+  // A chain of at most 64 roundings exceeds the exact sum of magnitudes by far less than 1 %. NaN
+  // compares false.
+  const double max_sum = 1.01 * static_cast<double>(rows.rows) * max_feature *
+                         std::max(1.0, static_cast<double>(max_value));
+  return state.bound(head) + max_sum < kLimit;
 }
 
 }  // namespace attnd::engine

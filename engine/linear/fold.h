@@ -33,10 +33,14 @@ bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, L
 // Rounds a head's totals to its f32 summary. Requires that the last FoldRows() was true.
 void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state);
 
-// Whether FoldRows() would be true; the state is not changed. Next to free where magnitudes are far
-// from the limit of f32, which is where the rows' maxima suffice.
+// Whether FoldRows() would be true; the state is not changed. Costs as much as folding.
 bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head,
                  const LinearState& state, Scratch& scratch);
+
+// A cheap sufficient condition for CanFoldRows(), true wherever magnitudes are far from the limit
+// of f32: the rows' largest feature and `max_value`, at least their largest value, bound every sum.
+bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
+                       std::int64_t head, const LinearState& state);
 
 }  // namespace attnd::engine
 

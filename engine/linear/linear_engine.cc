@@ -8,6 +8,7 @@
 #include "engine/linear/attend_plan.h"
 #include "engine/linear/denominator_guard.h"
 #include "engine/linear/fold.h"
+#include "engine/simd/maps.h"
 
 namespace attnd::engine {
 namespace {
@@ -93,11 +94,14 @@ absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
 absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& tail,
                                      Scratch& scratch) const {
   if (tail.rows == 0) return absl::OkStatus();
+  const auto& sealed = AsLinear(state);
+  const float max_value = MaxAbs(tail.tail->values.data(), tail.rows * shape_.value_row());
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     const HeadRows rows = {tail.rows,
                            tail.tail->features.data() + head * kBlockTokens * dims_.features,
                            tail.tail->values.data() + head * shape_.value_dim, shape_.value_row()};
-    if (!CanFoldRows(dims_, rows, head, AsLinear(state), scratch)) {
+    if (SurelyCanFoldRows(dims_, rows, max_value, head, sealed)) continue;
+    if (!CanFoldRows(dims_, rows, head, sealed, scratch)) {
       return Overflow("the last tokens", head);
     }
   }
