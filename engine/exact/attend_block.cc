@@ -10,7 +10,7 @@
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kFewRows = 3;
+constexpr std::int64_t kFewRows = 12;
 
 // From scores to weights; rescales what was summed before.
 void ToWeights(const VisibleKeys& visible, std::int64_t position, const TileWork& work) {

@@ -44,6 +44,10 @@ double MedianSeconds(const BenchOptions& options, const Run& run) {
 // shapes + exp over n * c elements + the f64 fold).
 std::vector<Bar> LinearBars(const BenchOptions& options);
 
+// exact_many_queries_of_fma_peak: 16,384 queries over as many tokens, d = 64, counting 4 n^2 d
+// operations. exact_one_query_{f32,bf16}_of_read_bandwidth: one query over 131,072 tokens, d = 64.
+std::vector<Bar> ExactBars(const BenchOptions& options);
+
 }  // namespace attnd::bench
 
 #endif  // ATTND_TESTS_BENCH_BARS_H_

@@ -20,6 +20,7 @@ struct Group {
 };
 
 constexpr Group kGroups[] = {
+    {"exact", ExactBars},
     {"linear", LinearBars},
 };
 

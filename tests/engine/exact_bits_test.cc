@@ -1,6 +1,9 @@
 // Same tokens, same bits: what an answer may not depend on.
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <ostream>
+#include <thread>
 #include <vector>
 
 #include "engine/exact/exact_plan.h"
@@ -113,6 +116,86 @@ TEST(ExactBitsTest, DoNotDependOnWhoMergesTheSplits) {
   for (const std::int64_t n : {1, 3, 4, 200}) {
     EXPECT_TRUE(Attend(*engine, snapshot, queries.data(), n, asked) == all.Slice(0, n, count));
   }
+}
+
+TEST(ExactBitsTest, DoNotDependOnThreadsOrTheOrderOfQuanta) {
+  const LayerShape shape = {2, 4, 16, 16, 0.25F};
+  const auto engine = MakeExact(shape);
+  const std::int64_t position = 2 * 16384 + 5;
+  const std::int64_t count = 150;
+  const Tokens tokens = RandomTokens(shape, position, 25);
+  const std::vector<float> queries = RandomValues(count * shape.query_row(), 26);
+  const Snapshot snapshot = At(*engine, tokens, position);
+  const Answers expected = Attend(*engine, snapshot, queries.data(), count);
+
+  Answers answers = expected;
+  std::fill(answers.outputs.begin(), answers.outputs.end(), -7.0F);
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  plan->Reset(Group(snapshot, queries.data(), count), {.outputs = answers.outputs.data()});
+  ASSERT_EQ(plan->chains(), 2 * 2 * 3);
+  // Each thread goes round its chains, one quantum of each at a time.
+  const auto work = [&](std::int64_t first) {
+    Scratch scratch;
+    std::vector<std::int64_t> open;
+    for (std::int64_t chain = first; chain < plan->chains(); chain += 2) open.push_back(chain);
+    while (!open.empty()) {
+      std::erase_if(open, [&](std::int64_t chain) { return plan->Run(chain, scratch); });
+    }
+  };
+  std::thread other(work, 1);
+  work(0);
+  other.join();
+  Scratch scratch;
+  plan->Finish(scratch);
+  EXPECT_TRUE(answers == expected);
+}
+
+TEST(ExactBitsTest, DoNotDependOnWhatAPlanDidBefore) {
+  const LayerShape shape = {1, 2, 16, 20, 0.25F};
+  const auto engine = MakeExact(shape);
+  const Tokens tokens = RandomTokens(shape, 16384 + 100, 27);
+  const std::vector<float> queries = RandomValues(300 * shape.query_row(), 28);
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  Scratch scratch;
+  for (const std::int64_t position : {16384 + 100, 90, 16384 + 70, 0}) {
+    const Snapshot snapshot = At(*engine, tokens, position);
+    for (const std::int64_t n : {300, 1, 20}) {
+      const Answers expected = Attend(*engine, snapshot, queries.data(), n, {.top_k = 3});
+      Answers answers = expected;
+      std::fill(answers.outputs.begin(), answers.outputs.end(), -7.0F);
+      std::fill(answers.top_weights.begin(), answers.top_weights.end(), -7.0F);
+      plan->Reset(Group(snapshot, queries.data(), n),
+                  {.outputs = answers.outputs.data(),
+                   .log_normalizers = answers.log_normalizers.data(),
+                   .top_k = 3,
+                   .top_positions = answers.top_positions.data(),
+                   .top_weights = answers.top_weights.data()});
+      for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
+        while (!plan->Run(chain, scratch)) {
+        }
+      }
+      plan->Finish(scratch);
+      EXPECT_TRUE(answers == expected) << position << " " << n;
+    }
+  }
+}
+
+TEST(ExactPlanTest, AQuantumIsAMillisecondOfWorkAtMost) {
+  const LayerShape shape = {1, 1, 64, 64, 0.125F};
+  const auto engine = MakeExact(shape);
+  const Tokens tokens = RandomTokens(shape, 4096, 29);
+  const std::vector<float> queries = RandomValues(192 * shape.query_row(), 30);
+  std::vector<float> outputs(queries.size());
+  const Snapshot snapshot = At(*engine, tokens, 4096);
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  plan->Reset(Group(snapshot, queries.data(), 192), {.outputs = outputs.data()});
+  ASSERT_EQ(plan->chains(), 1);
+  Scratch scratch;
+  std::int64_t quanta = 1;
+  while (!plan->Run(0, scratch)) ++quanta;
+  // 4 * 192 * 4096 * 64 = 2.0e8 operations, of which a core does 1e8 in a millisecond.
+  EXPECT_GE(quanta, 3);
+  EXPECT_LE(quanta, 8);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "engine/exact/exact_engine.h"
 #include "gtest/gtest.h"

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <ostream>
+#include <tuple>
 #include <vector>
 
 #include "engine/exact/ref_exact.h"

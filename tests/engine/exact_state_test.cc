@@ -1,8 +1,11 @@
 // States share memory; none may see what another one writes.
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/exact/segment.h"
