@@ -21,11 +21,11 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(std::int64_t bytes) {
   const std::int64_t held = bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (held > 0 && held + bytes > max_bytes_) {
     Release(bytes);
-    return RetryableError(v1::INFLIGHT_BYTES,
-                          absl::StrCat("requests and answers under way hold ", held,
-                                       " bytes; with this one's ", bytes,
-                                       " they would exceed max_inflight_bytes = ", max_bytes_),
-                          kRetryDelay);
+    return RetryableError(
+        v1::INFLIGHT_BYTES,
+        absl::StrCat("requests and answers under way hold ", held, " bytes; with this one's ",
+                     bytes, " they would exceed max_inflight_bytes = ", max_bytes_),
+        kRetryDelay);
   }
   return Ticket(this, bytes);
 }
@@ -39,9 +39,8 @@ absl::Status StateBudget::Reserve(std::int64_t bytes) {
   const std::int64_t held = used_.fetch_add(bytes, std::memory_order_relaxed);
   if (held + bytes > limit_) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
-    return Error(v1::STATE_BYTES,
-                 absl::StrCat("sessions hold ", held, " bytes; ", bytes,
-                              " more would exceed max_state_bytes = ", limit_));
+    return Error(v1::STATE_BYTES, absl::StrCat("sessions hold ", held, " bytes; ", bytes,
+                                               " more would exceed max_state_bytes = ", limit_));
   }
   return absl::OkStatus();
 }

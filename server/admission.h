@@ -1,7 +1,7 @@
 // Admission of messages by count and by bytes, before they are queued. A refusal is immediate.
 //
-// Thread-safe and lock-free. A Ticket holds its share until it is destroyed and must not outlive the
-// Admission.
+// Thread-safe and lock-free. A Ticket holds its share until it is destroyed and must not outlive
+// the Admission.
 #ifndef ATTND_SERVER_ADMISSION_H_
 #define ATTND_SERVER_ADMISSION_H_
 

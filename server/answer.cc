@@ -65,8 +65,8 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
   spec.partials = options.partials();
   spec.top_k = options.top_k();
   if (spec.top_k < 0 || spec.top_k > kMaxTopK) {
-    return Error(v1::INVALID_FIELD, absl::StrCat("options.top_k is ", spec.top_k,
-                                                 "; it must be 0 to ", kMaxTopK));
+    return Error(v1::INVALID_FIELD,
+                 absl::StrCat("options.top_k is ", spec.top_k, "; it must be 0 to ", kMaxTopK));
   }
   if (spec.top_k > 0 && group.kind != EngineKind::kExact) {
     return Error(v1::UNSUPPORTED, absl::StrCat("options.top_k is ", spec.top_k, "; a ",

@@ -1,5 +1,5 @@
-// An Answer in the making: what was asked for, how large it will be, where the engine writes it, and its
-// conversion to the wire type.
+// An Answer in the making: what was asked for, how large it will be, where the engine writes it,
+// and its conversion to the wire type.
 //
 // Not thread-safe as a whole; engine chains write disjoint rows of one view at the same time.
 #ifndef ATTND_SERVER_ANSWER_H_

@@ -44,8 +44,8 @@ absl::StatusOr<bool> AppendJob::Continue(engine::Scratch& scratch) {
   }
   const std::int64_t left = mutation_->count(slice_) - mutation_->done(slice_);
   const std::int64_t now = std::min(left, mutation_->QuantumTokens(slice_));
-  absl::Status taken = applies_ ? mutation_->Apply(slice_, now, scratch)
-                                : mutation_->Digest(slice_, now, scratch);
+  absl::Status taken =
+      applies_ ? mutation_->Apply(slice_, now, scratch) : mutation_->Digest(slice_, now, scratch);
   if (!taken.ok()) return taken;
   if (now < left) return false;
   if (++slice_ < mutation_->slices()) return false;

@@ -6,8 +6,8 @@
 
 namespace attnd::server {
 
-AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries,
-                     const AnswerSpec& spec, v1::AttendResponse& response)
+AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
+                     v1::AttendResponse& response)
     : call_(std::move(call)),
       engine_(call_.session().engine(layer)),
       queries_(queries),

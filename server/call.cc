@@ -6,7 +6,7 @@ namespace attnd::server {
 
 Call::Call(const CallServices& services, CallOrigin origin, CallKind kind,
            std::shared_ptr<Session> session, std::int64_t layer, Admission::Ticket ticket,
-           std::function<void(const absl::Status&)> answered)
+           Answered answered)
     : services_(&services),
       origin_(std::move(origin)),
       kind_(kind),
@@ -35,10 +35,9 @@ void Call::Answer(const absl::Status& status) {
   services_->metrics.ObserveMessage(kind_, origin_.transport, engine_,
                                     services_->clock.MonotonicNanos() - origin_.arrival_nanos);
   use_ = nullptr;
-  ticket_ = {};
   // The callback may end what owns this call.
-  const auto answered = std::move(answered_);
-  answered(status);
+  const Answered answered = std::move(answered_);
+  answered(status, std::move(ticket_));
 }
 
 }  // namespace attnd::server

@@ -3,18 +3,23 @@
 #ifndef ATTND_SERVER_CALL_H_
 #define ATTND_SERVER_CALL_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "server/admission.h"
+#include "server/cancellation.h"
 #include "server/clock.h"
 #include "server/metrics.h"
+#include "server/options.h"
 #include "server/session.h"
 
 namespace attnd::server {
+
+// How a message is answered: its status, and its share of the admission, to be held until the
+// answer has left.
+using Answered = std::function<void(const absl::Status&, Admission::Ticket)>;
 
 // What a message needs of the server. The objects outlive all calls.
 struct CallServices {
@@ -30,8 +35,8 @@ struct CallOrigin {
   Transport transport = Transport::kUnary;
   std::int64_t arrival_nanos = 0;   // monotonic
   std::int64_t deadline_nanos = 0;  // monotonic; INT64_MAX: none
-  // Set when the client has gone away or its deadline has passed.
-  std::shared_ptr<const std::atomic<bool>> cancelled;
+  // Fires when the client has gone away or its deadline has passed.
+  std::shared_ptr<Cancellation> cancellation;
 };
 
 // Owned by one job. Moves; the session stays in use while it exists.
@@ -40,7 +45,7 @@ class Call {
   // `answered` is called exactly once, by Answer(); request and response may be gone afterwards.
   Call(const CallServices& services, CallOrigin origin, CallKind kind,
        std::shared_ptr<Session> session, std::int64_t layer, Admission::Ticket ticket,
-       std::function<void(const absl::Status&)> answered);
+       Answered answered);
   Call(Call&&) = default;
 
   const CallServices& services() const { return *services_; }
@@ -49,12 +54,12 @@ class Call {
 
   // OK, or why the work is not wanted any more: CANCELLED or DEADLINE_EXCEEDED.
   absl::Status StillWanted() const;
-  bool cancelled() const { return origin_.cancelled->load(std::memory_order_relaxed); }
+  bool cancelled() const { return origin_.cancellation->cancelled(); }
 
   // Ends a stage that began where the last one ended, or at arrival.
   void EndStage(Stage stage);
 
-  // Answers. The ticket is given back and the session is released before `answered` runs.
+  // Answers. The session is released before `answered` runs.
   void Answer(const absl::Status& status);
 
  private:
@@ -66,7 +71,7 @@ class Call {
   std::shared_ptr<Session> session_;
   std::unique_ptr<Session::Use> use_;
   Admission::Ticket ticket_;
-  std::function<void(const absl::Status&)> answered_;
+  Answered answered_;
 };
 
 }  // namespace attnd::server

@@ -1,8 +1,9 @@
-// Failures as clients see them: a gRPC code, a one-line message that names field, value and limit, and
-// a google.rpc.ErrorInfo with a reason of the contract.
+// Failures as clients see them: a gRPC code, a one-line message that names field, value and limit,
+// and a google.rpc.ErrorInfo with a reason of the contract.
 //
-// Inside the server a failure is an absl::Status that carries the ErrorInfo (and RetryInfo) as payloads;
-// it becomes a grpc::Status or a google.rpc.Status at the border. Thread-safe: pure functions.
+// Inside the server a failure is an absl::Status that carries the ErrorInfo (and RetryInfo) as
+// payloads; it becomes a grpc::Status or a google.rpc.Status at the border. Thread-safe: pure
+// functions.
 #ifndef ATTND_SERVER_ERROR_H_
 #define ATTND_SERVER_ERROR_H_
 
@@ -28,8 +29,8 @@ absl::Status Error(v1::ErrorReason reason, const std::string& message,
 absl::Status RetryableError(v1::ErrorReason reason, const std::string& message,
                             absl::Duration retry_delay);
 
-// An engine's failure: INVALID_ARGUMENT is a number that is not finite, OUT_OF_RANGE one that leaves the
-// range of f32 in the engine's sums; anything else is an internal error.
+// An engine's failure: INVALID_ARGUMENT is a number that is not finite, OUT_OF_RANGE one that
+// leaves the range of f32 in the engine's sums; anything else is an internal error.
 absl::Status EngineError(const absl::Status& status);
 
 // The reason a status carries; ERROR_REASON_UNSPECIFIED where it carries none.

@@ -1,13 +1,13 @@
 // A piece of work that the scheduler runs in quanta of about a millisecond at most.
 //
-// A job alternates between Advance(), one call at a time, and a phase of independent chains. Each chain
-// is run to its end by repeated RunChain() calls, one after another; different chains may run on
-// different workers at the same time. After a phase's last chain Advance() is called again. Calls of
-// different threads are ordered by the scheduler's lock, so a job needs no lock of its own for what
-// only Advance() writes.
+// A job alternates between Advance(), one call at a time, and a phase of independent chains. Each
+// chain is run to its end by repeated RunChain() calls, one after another; different chains may run
+// on different workers at the same time. After a phase's last chain Advance() is called again.
+// Calls of different threads are ordered by the scheduler's lock, so a job needs no lock of its own
+// for what only Advance() writes.
 //
-// A job that returned kEnd is destroyed by the worker. A job answers its client exactly once, before it
-// ends.
+// A job that returned kEnd is destroyed by the worker. A job answers its client exactly once,
+// before it ends.
 #ifndef ATTND_SERVER_JOB_H_
 #define ATTND_SERVER_JOB_H_
 

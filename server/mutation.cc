@@ -36,21 +36,21 @@ absl::StatusOr<LayerSlice> CheckTokens(const Session& session, const v1::LayerTo
       CheckRows(tokens.values(), field + ".values", shape.kv_heads, shape.value_dim);
   if (!values.ok()) return values.status();
   if (keys->rows != values->rows) {
-    return Error(v1::BAD_TENSOR, absl::StrCat(field, ".values holds ", values->rows,
-                                              " tokens; ", field, ".keys holds ", keys->rows));
+    return Error(v1::BAD_TENSOR, absl::StrCat(field, ".values holds ", values->rows, " tokens; ",
+                                              field, ".keys holds ", keys->rows));
   }
   const std::string& mask = tokens.mask();
   if (!mask.empty()) {
     if (static_cast<std::int64_t>(mask.size()) != keys->rows) {
-      return Error(v1::BAD_TENSOR, absl::StrCat(field, ".mask has ", mask.size(),
-                                                " bytes; it must have one per token, ", keys->rows));
+      return Error(v1::BAD_TENSOR,
+                   absl::StrCat(field, ".mask has ", mask.size(),
+                                " bytes; it must have one per token, ", keys->rows));
     }
     const auto bad = std::ranges::find_if(mask, [](char c) { return c != 0 && c != 1; });
     if (bad != mask.end()) {
-      return Error(v1::BAD_TENSOR,
-                   absl::StrCat(field, ".mask[", bad - mask.begin(), "] is ",
-                                static_cast<int>(static_cast<unsigned char>(*bad)),
-                                "; it must be 0 or 1"));
+      return Error(v1::BAD_TENSOR, absl::StrCat(field, ".mask[", bad - mask.begin(), "] is ",
+                                                static_cast<int>(static_cast<unsigned char>(*bad)),
+                                                "; it must be 0 or 1"));
     }
   }
   LayerSlice slice;

@@ -1,5 +1,5 @@
-// What Append and Step share: tokens checked on arrival, memory reserved, the position's verdict, drafts,
-// and one publish at the end.
+// What Append and Step share: tokens checked on arrival, memory reserved, the position's verdict,
+// drafts, and one publish at the end.
 //
 // Belongs to one job; used by one thread at a time. The job holds the session's
 // lane, so that nobody else changes the layers meanwhile.
@@ -28,8 +28,8 @@ struct LayerSlice {
   engine::TokenBatch batch;
 };
 
-// Checks layer, position, shapes and mask of the tokens of a message: INVALID_FIELD or BAD_TENSOR with
-// the field's name, which begins with `field`.
+// Checks layer, position, shapes and mask of the tokens of a message: INVALID_FIELD or BAD_TENSOR
+// with the field's name, which begins with `field`.
 absl::StatusOr<LayerSlice> CheckTokens(const Session& session, const v1::LayerTokens& tokens,
                                        const std::string& field);
 
@@ -46,8 +46,9 @@ class Mutation {
   // Memory that these tokens may take.
   static std::int64_t EstimateBytes(const Session& session, const std::vector<LayerSlice>& slices);
 
-  // Whether the tokens stand at the current positions, so that they are to be applied; otherwise the
-  // message is a retry or a mistake, and Digest() followed by Session::ClassifyRetry() tells which.
+  // Whether the tokens stand at the current positions, so that they are to be applied; otherwise
+  // the message is a retry or a mistake, and Digest() followed by Session::ClassifyRetry() tells
+  // which.
   bool Applies() const;
 
   std::size_t slices() const { return slices_.size(); }
@@ -64,8 +65,8 @@ class Mutation {
   // Checks that every open block can be sealed later.
   absl::Status CheckTails(engine::Scratch& scratch) const;
 
-  // The message, once all tokens were applied or digested. `extra` is what its digest covers besides the
-  // tokens.
+  // The message, once all tokens were applied or digested. `extra` is what its digest covers
+  // besides the tokens.
   engine::Message Message(const engine::Digest& extra) const;
 
   // Publishes the drafts, all of which have been begun.

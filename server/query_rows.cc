@@ -7,8 +7,7 @@
 
 namespace attnd::server {
 
-absl::StatusOr<QueryRows> QueryRows::Make(const engine::ConstElements& elements,
-                                          std::int64_t row) {
+absl::StatusOr<QueryRows> QueryRows::Make(const engine::ConstElements& elements, std::int64_t row) {
   QueryRows rows;
   if (elements.type == engine::DataType::kF32) {
     rows.data_ = static_cast<const float*>(elements.data);

@@ -1,4 +1,5 @@
-// Queries as they arrived, as f32 for the engine. Borrows the message where no conversion is needed.
+// Queries as they arrived, as f32 for the engine. Borrows the message where no conversion is
+// needed.
 #ifndef ATTND_SERVER_QUERY_ROWS_H_
 #define ATTND_SERVER_QUERY_ROWS_H_
 

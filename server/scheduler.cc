@@ -47,8 +47,8 @@ void Scheduler::Enqueue(EntryPtr entry) {
   wake_.Signal();
 }
 
-// Takes the next job in turn out of its queue. A flow whose credit is used up gets its next credit and
-// goes to the back; one without jobs leaves and forgets its credit.
+// Takes the next job in turn out of its queue. A flow whose credit is used up gets its next credit
+// and goes to the back; one without jobs leaves and forgets its credit.
 Scheduler::EntryPtr Scheduler::Pick() {
   while (true) {
     const std::string tenant_name = turns_.front();
@@ -82,7 +82,8 @@ Scheduler::EntryPtr Scheduler::Pick() {
 }
 
 void Scheduler::Charge(const Entry& entry, std::int64_t nanos) {
-  // A flow that was alone could use any amount of time; it must not pay for that once it has company.
+  // A flow that was alone could use any amount of time; it must not pay for that once it has
+  // company.
   const auto charge = [nanos](std::int64_t& deficit) {
     deficit = std::max(deficit - nanos, -kTurnNanos);
   };

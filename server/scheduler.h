@@ -1,13 +1,14 @@
 // Fair sharing of the workers: deficit round robin (Shreedhar and Varghese 1995) over tenants, then
 // over the sessions of a tenant, then turn by turn over a session's jobs.
 //
-// A worker takes a job, runs quanta of it for at most about a millisecond, charges the time to tenant
-// and session, and puts it back. So a query of one row waits for no more than the quanta under way and
-// its turn, whatever else is queued. A job's chains are run by several workers once it has proved
-// longer than kPrivateNanos; shorter jobs stay on one worker, which costs no hand-over.
+// A worker takes a job, runs quanta of it for at most about a millisecond, charges the time to
+// tenant and session, and puts it back. So a query of one row waits for no more than the quanta
+// under way and its turn, whatever else is queued. A job's chains are run by several workers once
+// it has proved longer than kPrivateNanos; shorter jobs stay on one worker, which costs no
+// hand-over.
 //
-// Thread-safe. Submit() never blocks on computing code: the lock is held for bookkeeping only. Every
-// submitted job runs to its end; Stop() waits for that.
+// Thread-safe. Submit() never blocks on computing code: the lock is held for bookkeeping only.
+// Every submitted job runs to its end; Stop() waits for that.
 #ifndef ATTND_SERVER_SCHEDULER_H_
 #define ATTND_SERVER_SCHEDULER_H_
 
@@ -40,15 +41,16 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues a job of a session of a tenant. `session` is any number that names it within the process.
+  // Queues a job of a session of a tenant. `session` is any number that names it within the
+  // process.
   void Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Jobs that were submitted and have not ended.
   std::int64_t jobs() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until all jobs have ended and ends the workers. Jobs may still submit jobs meanwhile; nobody
-  // else may.
+  // Waits until all jobs have ended and ends the workers. Jobs may still submit jobs meanwhile;
+  // nobody else may.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -36,9 +36,10 @@ Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std
                   absl::Nanoseconds(plan_.config.time_to_live().nanos());
   labels_ = plan_.config.labels();
   for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
+    const LayerStatePtr empty = engine::EmptyLayer(*plan_.groups[g].engine);
     for (std::int64_t i = 0; i < plan_.groups[g].layers; ++i) {
       group_of_layer_.push_back(g);
-      states_.push_back(engine::EmptyLayer(*plan_.groups[g].engine));
+      states_.push_back(empty);
       layer_bytes_.push_back(plan_.groups[g].engine->fixed_bytes());
     }
   }
@@ -55,8 +56,8 @@ std::int64_t Session::initial_bytes(const SessionPlan& plan) {
 
 absl::Status Session::CheckLayer(std::int64_t layer) const {
   if (layer >= 0 && layer < layers()) return absl::OkStatus();
-  return Error(v1::INVALID_FIELD, absl::StrCat("layer is ", layer, "; this session has layers 0 to ",
-                                               layers() - 1));
+  return Error(v1::INVALID_FIELD,
+               absl::StrCat("layer is ", layer, "; this session has layers 0 to ", layers() - 1));
 }
 
 absl::Status Session::CheckGeneration(std::uint64_t generation) const {
@@ -84,8 +85,8 @@ v1::Session Session::Describe() const {
   session.set_state_bytes(state_bytes());
   *session.mutable_create_time() = ToProto(create_time_);
   const std::int64_t expiry = ExpiryNanos();
-  *session.mutable_expires_in() =
-      server::ToProto(absl::Nanoseconds(std::max<std::int64_t>(expiry - clock_.MonotonicNanos(), 0)));
+  *session.mutable_expires_in() = server::ToProto(
+      absl::Nanoseconds(std::max<std::int64_t>(expiry - clock_.MonotonicNanos(), 0)));
   for (const LayerGroup& group : plan_.groups) {
     v1::EngineFacts& facts = *session.add_engine_facts();
     const engine::Engine& engine = *group.engine;
@@ -158,16 +159,16 @@ absl::Status Session::ClassifyRetry(const engine::Message& message) const {
     const ErrorMetadata metadata = {{"layer", absl::StrCat(span.layer)},
                                     {"position", absl::StrCat(current)}};
     if (verdict == engine::MessageLog::Verdict::kMismatch) {
-      return Error(v1::REPLAY_MISMATCH,
-                   absl::StrCat("position ", span.position, " of layer ", span.layer,
-                                " was filled by a message with other content; the layer is at ",
-                                current),
-                   metadata);
+      return Error(
+          v1::REPLAY_MISMATCH,
+          absl::StrCat("position ", span.position, " of layer ", span.layer,
+                       " was filled by a message with other content; the layer is at ", current),
+          metadata);
     }
-    return Error(v1::WRONG_POSITION,
-                 absl::StrCat("position is ", span.position, "; layer ", span.layer, " is at ",
-                              current),
-                 metadata);
+    return Error(
+        v1::WRONG_POSITION,
+        absl::StrCat("position is ", span.position, "; layer ", span.layer, " is at ", current),
+        metadata);
   }
   return Error(v1::INTERNAL_ERROR, "a message at the current positions was classified as a retry");
 }

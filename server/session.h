@@ -1,9 +1,10 @@
-// One session in memory: its configuration, the published states of its layers, and the order of its
-// mutations.
+// One session in memory: its configuration, the published states of its layers, and the order of
+// its mutations.
 //
-// Reading never waits for writing: a reader takes the published state of a layer, which is immutable,
-// and computes on that. Mutations (Append, Step) run one at a time in the order in which they entered
-// the lane; each ends by publishing new states of all layers it touches at one moment, or nothing.
+// Reading never waits for writing: a reader takes the published state of a layer, which is
+// immutable, and computes on that. Mutations (Append, Step) run one at a time in the order in which
+// they entered the lane; each ends by publishing new states of all layers it touches at one moment,
+// or nothing.
 //
 // Thread-safe. The mutex is held for bookkeeping only, never while something is computed. Shared
 // ownership: the table holds a session while it exists, calls hold it while they run.
@@ -49,8 +50,8 @@ class Session {
   // Messages that are remembered for retries.
   static constexpr std::int64_t kRememberedMessages = 128;
 
-  // `flow` names the session to the scheduler, `generation` is not 0. The referenced objects outlive the
-  // session. Its memory has been reserved in `budget` by the caller: initial_bytes().
+  // `flow` names the session to the scheduler, `generation` is not 0. The referenced objects
+  // outlive the session. Its memory has been reserved in `budget` by the caller: initial_bytes().
   Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std::uint64_t flow,
           const Clock& clock, Scheduler& scheduler, StateBudget& budget);
   ~Session();
@@ -117,8 +118,9 @@ class Session {
   // ---- Waiting for a position
 
   using WaitId = std::uint64_t;
-  // Calls `ready` once: with OK when the layer holds `position` tokens (perhaps at once), or with the
-  // reason why that will not happen. It must not block. Returns 0 if `ready` was called at once.
+  // Calls `ready` once: with OK when the layer holds `position` tokens (perhaps at once), or with
+  // the reason why that will not happen. It must not block. Returns 0 if `ready` was called at
+  // once.
   WaitId WhenPosition(std::int64_t layer, std::int64_t position,
                       std::function<void(const absl::Status&)> ready) ABSL_LOCKS_EXCLUDED(mutex_);
   // True if the wait was still there; `ready` will then not be called.
@@ -146,8 +148,8 @@ class Session {
     Session& session_;
   };
 
-  // The monotonic time at which the session expires if it is not used again; in the future while it is
-  // in use.
+  // The monotonic time at which the session expires if it is not used again; in the future while it
+  // is in use.
   std::int64_t ExpiryNanos() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the session's life: later mutations fail with `reason`, waits end with it.

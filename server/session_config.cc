@@ -86,9 +86,9 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
     case v1::UNNORMALIZED:
       break;
     default:
-      return BadField(absl::StrCat(field, ".normalization"),
-                      absl::StrCat(" is ", config.normalization(),
-                                   "; it must be NORMALIZED or UNNORMALIZED"));
+      return BadField(
+          absl::StrCat(field, ".normalization"),
+          absl::StrCat(" is ", config.normalization(), "; it must be NORMALIZED or UNNORMALIZED"));
   }
   linear.normalized = config.normalization() == v1::NORMALIZED;
   v1::DenominatorGuard& guard = *config.mutable_guard();
@@ -105,9 +105,9 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
       linear.guard = engine::GuardPolicy::kClamp;
       break;
     default:
-      return BadField(absl::StrCat(field, ".guard.policy"),
-                      absl::StrCat(" is ", guard.policy(),
-                                   "; it must be STRICT, ADD_EPSILON or CLAMP"));
+      return BadField(
+          absl::StrCat(field, ".guard.policy"),
+          absl::StrCat(" is ", guard.policy(), "; it must be STRICT, ADD_EPSILON or CLAMP"));
   }
   if (guard.epsilon() == 0) guard.set_epsilon(kDefaultGuardEpsilon);
   linear.guard_epsilon = guard.epsilon();
@@ -131,8 +131,8 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
   }
   if (group.query_heads() % group.kv_heads() != 0) {
     return BadField(field + ".query_heads",
-                    absl::StrCat(" is ", group.query_heads(), "; it must be a multiple of kv_heads = ",
-                                 group.kv_heads()));
+                    absl::StrCat(" is ", group.query_heads(),
+                                 "; it must be a multiple of kv_heads = ", group.kv_heads()));
   }
   if (!group.has_scale()) {
     group.set_scale(group.has_exact() ? 1.0F / std::sqrt(static_cast<float>(group.key_dim()))
@@ -200,14 +200,14 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
     heads += std::int64_t{group.count()} * group.query_heads();
     plan.groups.push_back(*std::move(planned));
   }
-  absl::Status counts = CheckRange("the number of layers of all groups", layers, 1,
-                                   options.max_layers);
+  absl::Status counts =
+      CheckRange("the number of layers of all groups", layers, 1, options.max_layers);
   counts.Update(CheckRange("the number of query heads of all layers", heads, 1, options.max_heads));
   counts.Update(CheckLabels(config.labels()));
   if (!counts.ok()) return counts;
-  absl::StatusOr<absl::Duration> time_to_live =
-      config.has_time_to_live() ? TimeToLive(config.time_to_live(), options)
-                                : options.default_time_to_live;
+  absl::StatusOr<absl::Duration> time_to_live = config.has_time_to_live()
+                                                    ? TimeToLive(config.time_to_live(), options)
+                                                    : options.default_time_to_live;
   if (!time_to_live.ok()) return time_to_live.status();
   *plan.config.mutable_time_to_live() = ToProto(*time_to_live);
 
@@ -220,8 +220,7 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
 
 absl::StatusOr<absl::Duration> TimeToLive(const google::protobuf::Duration& asked,
                                           const Options& options) {
-  const absl::Duration duration =
-      absl::Seconds(asked.seconds()) + absl::Nanoseconds(asked.nanos());
+  const absl::Duration duration = absl::Seconds(asked.seconds()) + absl::Nanoseconds(asked.nanos());
   if (duration <= absl::ZeroDuration()) {
     return BadField("time_to_live", absl::StrCat(" is ", absl::FormatDuration(duration),
                                                  "; it must be more than 0"));
@@ -236,12 +235,12 @@ absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& 
   }
   for (const auto& [key, value] : labels) {
     if (key.empty() || key.size() > kMaxLabelKey) {
-      return BadField("labels", absl::StrCat(": a key has ", key.size(), " bytes; it must have 1 to ",
-                                             kMaxLabelKey));
+      return BadField("labels", absl::StrCat(": a key has ", key.size(),
+                                             " bytes; it must have 1 to ", kMaxLabelKey));
     }
     if (value.size() > kMaxLabelValue) {
-      return BadField("labels", absl::StrCat(": a value has ", value.size(),
-                                             " bytes; at most ", kMaxLabelValue, " are allowed"));
+      return BadField("labels", absl::StrCat(": a value has ", value.size(), " bytes; at most ",
+                                             kMaxLabelValue, " are allowed"));
     }
   }
   return absl::OkStatus();
@@ -249,8 +248,8 @@ absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& 
 
 absl::Status CheckSessionId(const std::string& id) {
   const bool allowed = std::ranges::all_of(id, [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-           c == '~' || c == '-';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '~' ||
+           c == '-';
   });
   if (!id.empty() && id.size() <= kMaxSessionId && allowed) return absl::OkStatus();
   return BadField("session_id", absl::StrCat(" has ", id.size(), " bytes; it must be 1 to ",

@@ -27,8 +27,8 @@ struct LayerGroup {
 };
 
 struct SessionPlan {
-  v1::SessionConfig config;       // with all defaults filled in
-  std::string identity;           // equal for configurations that differ in mutable fields only
+  v1::SessionConfig config;  // with all defaults filled in
+  std::string identity;      // equal for configurations that differ in mutable fields only
   std::vector<LayerGroup> groups;
 };
 

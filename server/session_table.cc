@@ -36,19 +36,20 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
   {
     MutexLock lock(&mutex_);
     auto found = sessions_.find(key);
-    if (found != sessions_.end() && found->second.session->ExpiryNanos() <= clock_.MonotonicNanos()) {
+    if (found != sessions_.end() &&
+        found->second.session->ExpiryNanos() <= clock_.MonotonicNanos()) {
       expired = Remove(found, v1::EXPIRED);
       found = sessions_.end();
     }
     if (found != sessions_.end()) {
       if (found->second.session->identity() == plan.identity) return found->second.session;
-      return Error(v1::SESSION_EXISTS, absl::StrCat("session_id '", key.id,
-                                                    "' is in use with another configuration"));
+      return Error(v1::SESSION_EXISTS,
+                   absl::StrCat("session_id '", key.id, "' is in use with another configuration"));
     }
     if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) {
-      return Error(v1::TOO_MANY_SESSIONS,
-                   absl::StrCat("the server holds max_sessions = ", options_.max_sessions,
-                                " sessions"));
+      return Error(
+          v1::TOO_MANY_SESSIONS,
+          absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"));
     }
     absl::Status reserved = budget_.Reserve(Session::initial_bytes(plan));
     if (!reserved.ok()) return reserved;
@@ -72,7 +73,8 @@ absl::StatusOr<SessionPtr> SessionTable::Find(const SessionKey& key) {
     MutexLock lock(&mutex_);
     const auto found = sessions_.find(key);
     if (found == sessions_.end()) return Gone(key);
-    if (found->second.session->ExpiryNanos() > clock_.MonotonicNanos()) return found->second.session;
+    if (found->second.session->ExpiryNanos() > clock_.MonotonicNanos())
+      return found->second.session;
     expired = Remove(found, v1::EXPIRED);
   }
   Bury(expired, v1::EXPIRED);

@@ -1,8 +1,8 @@
-// All sessions of the process, by tenant and id: creation that is safe to retry, lookup that says why
-// a session is gone, and expiry of idle ones.
+// All sessions of the process, by tenant and id: creation that is safe to retry, lookup that says
+// why a session is gone, and expiry of idle ones.
 //
-// Thread-safe. The lock is held for lookups and bookkeeping only; sessions are destroyed outside it.
-// Expiry does not poll: ExpireIdle() tells when it is worth calling again.
+// Thread-safe. The lock is held for lookups and bookkeeping only; sessions are destroyed outside
+// it. Expiry does not poll: ExpireIdle() tells when it is worth calling again.
 #ifndef ATTND_SERVER_SESSION_TABLE_H_
 #define ATTND_SERVER_SESSION_TABLE_H_
 
@@ -61,8 +61,8 @@ class SessionTable {
                                const google::protobuf::Map<std::string, std::string>& labels)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Removes sessions whose time has come. Returns the monotonic time of the next expiry, which may come
-  // later if the session is used; INT64_MAX without sessions.
+  // Removes sessions whose time has come. Returns the monotonic time of the next expiry, which may
+  // come later if the session is used; INT64_MAX without sessions.
   std::int64_t ExpireIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends all waits for positions, in all sessions.

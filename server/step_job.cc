@@ -17,8 +17,8 @@ StepJob::StepJob(Call call, const LayerSlice& slice, const RowsView& queries,
       spec_(spec),
       response_(response),
       mutation_(std::make_unique<Mutation>(call_.session(), engine::MessageKind::kStep,
-                                           std::vector<LayerSlice>{slice},
-                                           call_.services().budget, reserved)) {}
+                                           std::vector<LayerSlice>{slice}, call_.services().budget,
+                                           reserved)) {}
 
 Job::Next StepJob::Advance(engine::Scratch& scratch) {
   absl::StatusOr<Next> next = Continue(scratch);

@@ -1,5 +1,5 @@
-// The job of a Step: block by block, appends tokens to a draft and answers their queries from it, then
-// publishes once. The answer is kept with the layer, so that a retry gets the same bits.
+// The job of a Step: block by block, appends tokens to a draft and answers their queries from it,
+// then publishes once. The answer is kept with the layer, so that a retry gets the same bits.
 #ifndef ATTND_SERVER_STEP_JOB_H_
 #define ATTND_SERVER_STEP_JOB_H_
 

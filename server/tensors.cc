@@ -50,10 +50,12 @@ absl::StatusOr<RowsView> CheckRows(const v1::Tensor& tensor, const std::string& 
   if (tensor.shape_size() != 3 || tensor.shape(1) != heads || tensor.shape(2) != dim) {
     // A hostile shape may be long; its beginning tells enough.
     constexpr int kShown = 8;
-    std::string shape = absl::StrJoin(
-        tensor.shape().begin(), tensor.shape().begin() + std::min(tensor.shape_size(), kShown), ", ");
+    std::string shape =
+        absl::StrJoin(tensor.shape().begin(),
+                      tensor.shape().begin() + std::min(tensor.shape_size(), kShown), ", ");
     if (tensor.shape_size() > kShown) shape += ", ...";
-    return Bad(field, absl::StrCat(".shape is [", shape, "]; it must be [n, ", heads, ", ", dim, "]"));
+    return Bad(field,
+               absl::StrCat(".shape is [", shape, "]; it must be [n, ", heads, ", ", dim, "]"));
   }
   const std::int64_t rows = tensor.shape(0);
   if (rows < 1) return Bad(field, absl::StrCat(".shape[0] is ", rows, "; it must be at least 1"));
@@ -61,9 +63,10 @@ absl::StatusOr<RowsView> CheckRows(const v1::Tensor& tensor, const std::string& 
   const std::optional<std::int64_t> bytes =
       count ? engine::CheckedMultiply(*count, engine::ElementBytes(*type)) : std::nullopt;
   if (!bytes || *bytes != static_cast<std::int64_t>(tensor.data().size())) {
-    return Bad(field, absl::StrCat(".data has ", tensor.data().size(), " bytes; shape [", rows, ", ",
-                                   heads, ", ", dim, "] of ", v1::DataType_Name(tensor.dtype()),
-                                   " needs ", bytes ? absl::StrCat(*bytes) : "more than 2^63"));
+    return Bad(field,
+               absl::StrCat(".data has ", tensor.data().size(), " bytes; shape [", rows, ", ",
+                            heads, ", ", dim, "] of ", v1::DataType_Name(tensor.dtype()), " needs ",
+                            bytes ? absl::StrCat(*bytes) : "more than 2^63"));
   }
   return RowsView{rows, {*type, tensor.data().data(), *count}};
 }

@@ -13,8 +13,8 @@
 
 namespace attnd::server {
 
-// A tensor of shape [n, heads, dim] with n at least 1 and at most what its bytes hold: BAD_TENSOR with the
-// name of the field otherwise. `elements.count` is n * heads * dim.
+// A tensor of shape [n, heads, dim] with n at least 1 and at most what its bytes hold: BAD_TENSOR
+// with the name of the field otherwise. `elements.count` is n * heads * dim.
 struct RowsView {
   std::int64_t rows = 0;  // n
   engine::ConstElements elements;

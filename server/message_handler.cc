@@ -1,0 +1,277 @@
+#include "server/message_handler.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/append_job.h"
+#include "server/error.h"
+#include "server/step_job.h"
+
+namespace attnd::server {
+namespace {
+
+std::optional<RejectReason> Rejection(v1::ErrorReason reason) {
+  switch (reason) {
+    case v1::QUEUE_FULL:
+      return RejectReason::kQueueFull;
+    case v1::INFLIGHT_BYTES:
+      return RejectReason::kInflightBytes;
+    case v1::TOO_MANY_SESSIONS:
+      return RejectReason::kTooManySessions;
+    case v1::STATE_BYTES:
+      return RejectReason::kStateBytes;
+    case v1::RESPONSE_TOO_LARGE:
+      return RejectReason::kResponseTooLarge;
+    case v1::SLOW_READER:
+      return RejectReason::kSlowReader;
+    case v1::SHUTTING_DOWN:
+      return RejectReason::kShuttingDown;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Memory to reserve for a mutation. A retry of what is there needs none, and must not be refused
+// when memory is short.
+std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& slices,
+                         std::int64_t answer_bytes) {
+  for (const LayerSlice& slice : slices) {
+    if (slice.span.position < session.position(slice.span.layer)) return 0;
+  }
+  return Mutation::EstimateBytes(session, slices) + answer_bytes;
+}
+
+absl::Status CheckQueryPositions(const v1::AttendRequest& request, std::int64_t queries) {
+  if (request.query_positions().empty()) return absl::OkStatus();
+  if (request.query_positions_size() != queries) {
+    return Error(v1::INVALID_FIELD,
+                 absl::StrCat("query_positions holds ", request.query_positions_size(),
+                              " numbers; it must hold one per query, ", queries, ", or none"));
+  }
+  for (const std::int64_t position : request.query_positions()) {
+    if (position < 0) {
+      return Error(v1::INVALID_FIELD,
+                   absl::StrCat("query_positions holds ", position, "; each must be at least 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MessageHandler::ShuttingDown() {
+  return RetryableError(v1::SHUTTING_DOWN, "the server is shutting down", absl::Seconds(1));
+}
+
+void MessageHandler::Drain() {
+  draining_.store(true);
+  sessions_.EndWaits(ShuttingDown());
+}
+
+absl::Status MessageHandler::CheckAccepting() const {
+  return draining_.load() ? ShuttingDown() : absl::OkStatus();
+}
+
+absl::Status MessageHandler::Refused(const absl::Status& status) {
+  if (const auto rejection = Rejection(ReasonOf(status))) services_.metrics.AddRejected(*rejection);
+  return status;
+}
+
+absl::StatusOr<SessionPtr> MessageHandler::FindSession(const std::string& id) {
+  absl::Status accepting = CheckAccepting();
+  if (!accepting.ok()) return accepting;
+  return sessions_.Find({Session::kDefaultTenant, id});
+}
+
+// Counts refusals and logs failures on the way to `answered`.
+Answered MessageHandler::Watched(const char* what, const std::string& session_id,
+                                 Answered answered) {
+  return [this, what, session_id, answered = std::move(answered)](const absl::Status& status,
+                                                                  Admission::Ticket ticket) {
+    if (!status.ok()) {
+      Refused(status).IgnoreError();
+      failures_.Write(LogLevel::kWarning, what,
+                      {{"session", session_id},
+                       {"code", absl::StatusCodeToString(status.code())},
+                       {"reason", v1::ErrorReason_Name(ReasonOf(status))},
+                       {"message", std::string(status.message())}});
+    }
+    answered(status, std::move(ticket));
+  };
+}
+
+void MessageHandler::Append(CallOrigin origin, const v1::AppendRequest& request,
+                            v1::AppendResponse& response, Answered answered) {
+  const Answered watched = Watched("append failed", request.session_id(), std::move(answered));
+  absl::Status started = StartAppend(std::move(origin), request, response, watched);
+  if (!started.ok()) watched(started, {});
+}
+
+void MessageHandler::Attend(CallOrigin origin, const v1::AttendRequest& request,
+                            v1::AttendResponse& response, Answered answered) {
+  const Answered watched = Watched("attend failed", request.session_id(), std::move(answered));
+  absl::Status started = StartAttend(std::move(origin), request, response, watched);
+  if (!started.ok()) watched(started, {});
+}
+
+void MessageHandler::Step(CallOrigin origin, const v1::StepRequest& request,
+                          v1::StepResponse& response, Answered answered) {
+  const Answered watched = Watched("step failed", request.session_id(), std::move(answered));
+  absl::Status started = StartStep(std::move(origin), request, response, watched);
+  if (!started.ok()) watched(started, {});
+}
+
+absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequest& request,
+                                         v1::AppendResponse& response, const Answered& answered) {
+  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
+  if (!found.ok()) return found.status();
+  const SessionPtr& session = *found;
+  absl::Status generation = session->CheckGeneration(request.generation());
+  if (!generation.ok()) return generation;
+  if (request.tokens().empty()) {
+    return Error(v1::INVALID_FIELD, "tokens is empty; at least one layer's tokens are needed");
+  }
+  std::vector<LayerSlice> slices;
+  std::vector<bool> seen(static_cast<std::size_t>(session->layers()));
+  for (int i = 0; i < request.tokens_size(); ++i) {
+    absl::StatusOr<LayerSlice> slice =
+        CheckTokens(*session, request.tokens(i), absl::StrCat("tokens[", i, "]"));
+    if (!slice.ok()) return slice.status();
+    const auto layer = static_cast<std::size_t>(slice->span.layer);
+    if (seen[layer]) {
+      return Error(v1::INVALID_FIELD, absl::StrCat("tokens[", i, "].layer is ", layer,
+                                                   "; each layer may stand once in a message"));
+    }
+    seen[layer] = true;
+    slices.push_back(*slice);
+  }
+  absl::StatusOr<Admission::Ticket> ticket =
+      services_.admission.Admit(static_cast<std::int64_t>(request.ByteSizeLong()));
+  if (!ticket.ok()) return ticket.status();
+  const std::int64_t bytes = NeededBytes(*session, slices, 0);
+  absl::Status reserved = services_.budget.Reserve(bytes);
+  if (!reserved.ok()) return reserved;
+
+  Call call(services_, std::move(origin), CallKind::kAppend, session, slices.front().span.layer,
+            *std::move(ticket), answered);
+  session->EnterLane(
+      std::make_unique<AppendJob>(std::move(call), std::move(slices), bytes, response));
+  return absl::OkStatus();
+}
+
+absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequest& request,
+                                         v1::AttendResponse& response, const Answered& answered) {
+  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
+  if (!found.ok()) return found.status();
+  const SessionPtr& session = *found;
+  const std::int64_t layer = request.layer();
+  absl::Status valid = session->CheckLayer(layer);
+  if (!valid.ok()) return valid;
+  const engine::LayerShape& shape = session->engine(layer).shape();
+  absl::StatusOr<RowsView> queries =
+      CheckRows(request.queries(), "queries", shape.query_heads, shape.key_dim);
+  if (!queries.ok()) return queries.status();
+  absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
+  if (!spec.ok()) return spec.status();
+  valid = CheckQueryPositions(request, queries->rows);
+  valid.Update(CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes));
+  if (request.min_position() < 0) {
+    valid.Update(Error(v1::INVALID_FIELD, absl::StrCat("min_position is ", request.min_position(),
+                                                       "; it must be at least 0")));
+  }
+  if (!valid.ok()) return valid;
+  LayerStatePtr state = session->layer(layer);
+  const bool reached = state->position() >= request.min_position();
+  if (!reached && !request.wait()) {
+    return Error(v1::POSITION_NOT_REACHED,
+                 absl::StrCat("min_position is ", request.min_position(), "; layer ", layer,
+                              " is at ", state->position()),
+                 {{"layer", absl::StrCat(layer)}, {"position", absl::StrCat(state->position())}});
+  }
+  absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(
+      static_cast<std::int64_t>(request.ByteSizeLong()) + AnswerBytes(*spec, queries->rows));
+  if (!ticket.ok()) return ticket.status();
+
+  std::shared_ptr<Cancellation> cancellation = origin.cancellation;
+  auto job = std::make_unique<AttendJob>(Call(services_, std::move(origin), CallKind::kAttend,
+                                              session, layer, *std::move(ticket), answered),
+                                         layer, *queries, *spec, response);
+  if (reached) {
+    job->Observe(std::move(state));
+    session->Read(std::move(job));
+  } else {
+    AttendAtPosition(session, layer, request.min_position(), std::move(cancellation),
+                     std::move(job));
+  }
+  return absl::OkStatus();
+}
+
+// Queues the job once the layer has reached the position; answers it when that will not happen or
+// when the client has gone away.
+void MessageHandler::AttendAtPosition(const SessionPtr& session, std::int64_t layer,
+                                      std::int64_t position,
+                                      std::shared_ptr<Cancellation> cancellation,
+                                      std::unique_ptr<AttendJob> job) {
+  // Whoever takes the job out runs it or answers it: the wait's end, or the cancellation if it
+  // comes first. CancelWait decides, so that there is no race for it.
+  auto waiting = std::make_shared<std::unique_ptr<AttendJob>>(std::move(job));
+  const Session::WaitId wait =
+      session->WhenPosition(layer, position, [session, layer, waiting](const absl::Status& status) {
+        std::unique_ptr<AttendJob> ready = std::move(*waiting);
+        if (status.ok()) {
+          ready->Observe(session->layer(layer));
+          session->Read(std::move(ready));
+        } else {
+          ready->call().Answer(status);
+        }
+      });
+  cancellation->WhenCancelled([session, wait, waiting] {
+    if (!session->CancelWait(wait)) return;
+    const std::unique_ptr<AttendJob> dropped = std::move(*waiting);
+    absl::Status reason = dropped->call().StillWanted();
+    dropped->call().Answer(reason.ok() ? absl::CancelledError("the client has gone away") : reason);
+  });
+}
+
+absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest& request,
+                                       v1::StepResponse& response, const Answered& answered) {
+  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
+  if (!found.ok()) return found.status();
+  const SessionPtr& session = *found;
+  absl::Status valid = session->CheckGeneration(request.generation());
+  if (!valid.ok()) return valid;
+  absl::StatusOr<LayerSlice> slice = CheckTokens(*session, request.tokens(), "tokens");
+  if (!slice.ok()) return slice.status();
+  const std::int64_t layer = slice->span.layer;
+  const engine::LayerShape& shape = session->engine(layer).shape();
+  absl::StatusOr<RowsView> queries =
+      CheckRows(request.queries(), "queries", shape.query_heads, shape.key_dim);
+  if (!queries.ok()) return queries.status();
+  if (queries->rows != slice->span.count) {
+    return Error(v1::BAD_TENSOR,
+                 absl::StrCat("queries holds ", queries->rows,
+                              " rows; it must hold one per token, ", slice->span.count));
+  }
+  absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
+  if (!spec.ok()) return spec.status();
+  valid = CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes);
+  if (!valid.ok()) return valid;
+  const std::int64_t answer_bytes = AnswerBytes(*spec, queries->rows);
+  absl::StatusOr<Admission::Ticket> ticket =
+      services_.admission.Admit(static_cast<std::int64_t>(request.ByteSizeLong()) + answer_bytes);
+  if (!ticket.ok()) return ticket.status();
+  // The session keeps the answer for a retry.
+  const std::int64_t bytes = NeededBytes(*session, {*slice}, answer_bytes);
+  absl::Status reserved = services_.budget.Reserve(bytes);
+  if (!reserved.ok()) return reserved;
+
+  Call call(services_, std::move(origin), CallKind::kStep, session, layer, *std::move(ticket),
+            answered);
+  session->EnterLane(
+      std::make_unique<StepJob>(std::move(call), *slice, *queries, *spec, bytes, response));
+  return absl::OkStatus();
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,67 @@
+// Append, Attend and Step from arrival to the queue, the same for unary calls and streams: checks,
+// admission, and the job.
+//
+// Thread-safe. Every function returns soon: it parses, admits and enqueues; it computes nothing and
+// waits for nothing. `answered` is called exactly once, at once for a refusal, otherwise from a
+// worker; request and response live until then.
+#ifndef ATTND_SERVER_MESSAGE_HANDLER_H_
+#define ATTND_SERVER_MESSAGE_HANDLER_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "attnd/v1/attention.pb.h"
+#include "server/attend_job.h"
+#include "server/call.h"
+#include "server/failure_log.h"
+#include "server/session_table.h"
+
+namespace attnd::server {
+
+class MessageHandler {
+ public:
+  // The referenced objects outlive the handler and all calls.
+  MessageHandler(const CallServices& services, SessionTable& sessions, FailureLog& failures)
+      : services_(services), sessions_(sessions), failures_(failures) {}
+
+  void Append(CallOrigin origin, const v1::AppendRequest& request, v1::AppendResponse& response,
+              Answered answered);
+  void Attend(CallOrigin origin, const v1::AttendRequest& request, v1::AttendResponse& response,
+              Answered answered);
+  void Step(CallOrigin origin, const v1::StepRequest& request, v1::StepResponse& response,
+            Answered answered);
+
+  // From now on every message is refused with SHUTTING_DOWN, and waits for positions end with it.
+  void Drain();
+  static absl::Status ShuttingDown();
+  // SHUTTING_DOWN once draining.
+  absl::Status CheckAccepting() const;
+
+  // Counts a refusal for a limit; returns its argument.
+  absl::Status Refused(const absl::Status& status);
+
+ private:
+  absl::StatusOr<SessionPtr> FindSession(const std::string& id);
+  Answered Watched(const char* what, const std::string& session_id, Answered answered);
+
+  absl::Status StartAppend(CallOrigin origin, const v1::AppendRequest& request,
+                           v1::AppendResponse& response, const Answered& answered);
+  absl::Status StartAttend(CallOrigin origin, const v1::AttendRequest& request,
+                           v1::AttendResponse& response, const Answered& answered);
+  absl::Status StartStep(CallOrigin origin, const v1::StepRequest& request,
+                         v1::StepResponse& response, const Answered& answered);
+  static void AttendAtPosition(const SessionPtr& session, std::int64_t layer, std::int64_t position,
+                               std::shared_ptr<Cancellation> cancellation,
+                               std::unique_ptr<AttendJob> job);
+
+  const CallServices services_;
+  SessionTable& sessions_;
+  FailureLog& failures_;
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_MESSAGE_HANDLER_H_

@@ -1,0 +1,208 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+#include "server/admission.h"
+#include "server/failure_log.h"
+#include "server/http_endpoint.h"
+#include "server/logging.h"
+#include "server/message_handler.h"
+#include "server/metrics.h"
+#include "server/readiness.h"
+#include "server/scheduler.h"
+#include "server/server_info.h"
+#include "server/service.h"
+#include "server/stream_registry.h"
+
+namespace attnd::server {
+namespace {
+
+// gRPC's own buffers on top of what is admitted: requests that are being received.
+constexpr std::int64_t kTransportFactor = 2;
+// HTTP/2 headers of one call.
+constexpr int kMaxMetadataBytes = 8 << 10;
+// How often Drain() looks whether the work under way has ended.
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(5);
+// The health service's name of the whole server is "".
+constexpr char kServiceName[] = "attnd.v1.AttentionService";
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(
+      std::min<std::int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<int>::max()));
+}
+
+void AddTransportOptions(const Options& options, grpc::ServerBuilder& builder) {
+  // The limit on a message is that of its tensors; the rest of it is small.
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Millis(options.min_ping_interval));
+  if (options.max_connection_age > absl::ZeroDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(options.max_connection_age));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                               Millis(options.max_connection_age_grace));
+  }
+  // Another server on the port is an error, not company.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  grpc::ResourceQuota quota("attnd");
+  quota.Resize(static_cast<std::size_t>(kTransportFactor * options.max_inflight_bytes));
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace
+
+// In the order of dependence: what stands below refers to what stands above, and is destroyed
+// first.
+struct Server::Impl {
+  Impl(const Options& opts, const Clock& system_clock, SessionTable::Random random)
+      : options(opts),
+        clock(system_clock),
+        metrics(MakeBuildInfo()),
+        failures(clock),
+        admission(options.max_queued_requests, options.max_inflight_bytes),
+        budget(options.max_state_bytes),
+        scheduler(options.workers, clock),
+        sessions(options, clock, scheduler, budget, metrics, std::move(random)),
+        services{options, clock, metrics, admission, budget},
+        messages(services, sessions, failures),
+        service(services, sessions, messages, streams, MakeServerInfo(options)) {
+    metrics.SetGaugeSource([this] {
+      return GaugeValues{sessions.size(), budget.used(), admission.bytes(), admission.requests()};
+    });
+  }
+  ~Impl() { metrics.SetGaugeSource({}); }
+
+  void Maintain() ABSL_LOCKS_EXCLUDED(mutex);
+  void SetHealth(bool serving);
+
+  const Options options;
+  const Clock& clock;
+  Metrics metrics;
+  FailureLog failures;
+  Admission admission;
+  StateBudget budget;
+  Scheduler scheduler;
+  SessionTable sessions;
+  StreamRegistry streams;
+  const CallServices services;
+  MessageHandler messages;
+  Service service;
+  Readiness readiness;
+  std::unique_ptr<grpc::Server> grpc;
+  std::unique_ptr<HttpEndpoint> http;
+  std::string grpc_address;
+  std::string http_address;
+
+  Mutex mutex;
+  CondVar stop_maintenance;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  std::thread maintenance;
+};
+
+// Removes idle sessions and ends stuck streams. Sleeps until the next expiry, or for
+// slow_reader_timeout if that is sooner: a wake-up every 30 s by default, however many sessions
+// there are.
+void Server::Impl::Maintain() {
+  const std::int64_t patience = absl::ToInt64Nanoseconds(options.slow_reader_timeout);
+  mutex.Lock();
+  while (!stopping) {
+    mutex.Unlock();
+    streams.EndStuck(clock.MonotonicNanos(), patience);
+    const std::int64_t next = sessions.ExpireIdle();
+    mutex.Lock();
+    const std::int64_t wait = std::min(patience, next - clock.MonotonicNanos());
+    if (!stopping && wait > 0) stop_maintenance.WaitFor(&mutex, wait);
+  }
+  mutex.Unlock();
+}
+
+void Server::Impl::SetHealth(bool serving) {
+  grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
+  health->SetServingStatus(serving);
+  health->SetServingStatus(kServiceName, serving);
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
+                                                      SessionTable::Random random) {
+  auto impl = std::make_unique<Impl>(options, clock, std::move(random));
+  if (!options.http_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<HttpEndpoint>> http = HttpEndpoint::Start(
+        options.http_listen, [&metrics = impl->metrics] { return metrics.Expose(); },
+        impl->readiness);
+    if (!http.ok()) return http.status();
+    impl->http = *std::move(http);
+    impl->http_address = impl->http->address();
+  }
+
+  grpc::EnableDefaultHealthCheckService(true);
+  if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&impl->service);
+  AddTransportOptions(options, builder);
+  impl->grpc = builder.BuildAndStart();
+  if (!impl->grpc || port == 0) {
+    return absl::UnavailableError(absl::StrCat("--listen: cannot bind ", options.listen));
+  }
+  impl->grpc_address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  impl->SetHealth(true);
+  impl->readiness.Set(Readiness::State::kReady);
+  impl->maintenance = std::thread([impl = impl.get()] { impl->Maintain(); });
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::~Server() { Drain(); }
+
+const std::string& Server::grpc_address() const { return impl_->grpc_address; }
+const std::string& Server::http_address() const { return impl_->http_address; }
+SessionTable& Server::sessions() { return impl_->sessions; }
+
+void Server::Drain() {
+  Impl& impl = *impl_;
+  if (!impl.grpc) return;
+  const absl::Time start = absl::Now();
+  Log(LogLevel::kInfo, "draining",
+      {{"sessions", impl.sessions.size()}, {"requests", impl.admission.requests()}});
+  impl.SetHealth(false);
+  impl.readiness.Set(Readiness::State::kDraining);
+  absl::SleepFor(impl.options.drain_delay);
+
+  const absl::Time deadline = absl::Now() + impl.options.drain_deadline;
+  impl.messages.Drain();
+  impl.streams.Drain();
+  while (impl.admission.requests() > 0 && absl::Now() < deadline) absl::SleepFor(kDrainPoll);
+  // Calls that have not ended by the deadline are cancelled; their jobs end at the next quantum.
+  impl.grpc->Shutdown(absl::ToChronoTime(deadline));
+  impl.grpc->Wait();
+  impl.scheduler.Stop();
+  {
+    MutexLock lock(&impl.mutex);
+    impl.stopping = true;
+    impl.stop_maintenance.SignalAll();
+  }
+  impl.maintenance.join();
+  impl.http = nullptr;
+  impl.grpc = nullptr;
+  Log(LogLevel::kInfo, "stopped", {{"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,72 @@
+// attnd.v1.AttentionService on gRPC's callback API: the border between gRPC and the server's own
+// code.
+//
+// Thread-safe. Reactions run on gRPC's small pool of threads (at most 16 in 1.51), so none computes
+// or blocks: calls on sessions are bookkeeping, messages go to MessageHandler.
+#ifndef ATTND_SERVER_SERVICE_H_
+#define ATTND_SERVER_SERVICE_H_
+
+#include "attnd/v1/attention.grpc.pb.h"
+#include "server/call.h"
+#include "server/message_handler.h"
+#include "server/session_table.h"
+#include "server/stream_registry.h"
+
+namespace attnd::server {
+
+class Service final : public v1::AttentionService::CallbackService {
+ public:
+  // The referenced objects outlive the service. `info` is what GetServerInfo answers.
+  Service(const CallServices& services, SessionTable& sessions, MessageHandler& messages,
+          StreamRegistry& streams, v1::ServerInfo info)
+      : services_(services),
+        sessions_(sessions),
+        messages_(messages),
+        streams_(streams),
+        info_(std::move(info)) {}
+
+ private:
+  grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
+                                          const v1::CreateSessionRequest* request,
+                                          v1::Session* response) override;
+  grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context,
+                                       const v1::GetSessionRequest* request,
+                                       v1::Session* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const v1::ListSessionsRequest* request,
+                                         v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* UpdateSession(grpc::CallbackServerContext* context,
+                                          const v1::UpdateSessionRequest* request,
+                                          v1::Session* response) override;
+  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
+                                          const v1::DeleteSessionRequest* request,
+                                          v1::DeleteSessionResponse* response) override;
+  grpc::ServerUnaryReactor* Append(grpc::CallbackServerContext* context,
+                                   const v1::AppendRequest* request,
+                                   v1::AppendResponse* response) override;
+  grpc::ServerUnaryReactor* Attend(grpc::CallbackServerContext* context,
+                                   const v1::AttendRequest* request,
+                                   v1::AttendResponse* response) override;
+  grpc::ServerUnaryReactor* Step(grpc::CallbackServerContext* context,
+                                 const v1::StepRequest* request,
+                                 v1::StepResponse* response) override;
+  grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Stream(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::ServerInfo* response) override;
+
+  absl::StatusOr<v1::Session> DoCreate(const v1::CreateSessionRequest& request);
+  absl::StatusOr<v1::Session> DoUpdate(const v1::UpdateSessionRequest& request);
+  absl::Status DoList(const v1::ListSessionsRequest& request, v1::ListSessionsResponse& response);
+
+  const CallServices services_;
+  SessionTable& sessions_;
+  MessageHandler& messages_;
+  StreamRegistry& streams_;
+  const v1::ServerInfo info_;
+};
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_SERVICE_H_
