@@ -6,6 +6,7 @@
 #define ATTND_ENGINE_SIMD_BF16_INL_H_
 #endif
 
+#include <bit>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -41,6 +42,13 @@ HWY_INLINE void StoreBf16(D /*d*/, hn::Vec<D> v, std::uint16_t* to) {
   const hn::RebindToSigned<D> di;
   // Below 2^16, so the saturating conversion keeps it.
   hn::StoreU(hn::DemoteTo(du16, hn::BitCast(di, hn::ShiftRight<16>(kept))), du16, to);
+}
+
+// The same for one element.
+HWY_INLINE std::uint16_t Bf16Bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16U) & 1U);
+  return static_cast<std::uint16_t>((x != x ? bits | 0x400000U : rounded) >> 16U);
 }
 
 }  // namespace attnd::engine::HWY_NAMESPACE
