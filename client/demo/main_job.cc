@@ -149,9 +149,9 @@ absl::Status MainJob::Keep(const v1::Answer& answer, const Rows& queries, std::i
 
 Difference MainJob::CompareWithReference() const {
   Difference difference;
+  const Reference reference(kind_, data_, double{scale_});
   for (const Answered& answer : answered_) {
-    const std::vector<double> expected =
-        Reference(kind_, data_, double{scale_}, answer.query, answer.visible);
+    const std::vector<double> expected = reference.Answer(answer.query, answer.visible);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const double error = std::abs(double{answer.outputs[i]} - expected[i]);
       // Not std::max: a NaN must not pass for a small number.

@@ -1,7 +1,7 @@
 // Attention in f64 by its definition, one query at a time, O(tokens) each.
 //
-// Independent of the engines on purpose: what it agrees with is right for two reasons. Pure
-// functions.
+// Independent of the engines on purpose: what it agrees with is right for two reasons. Immutable
+// after construction.
 #ifndef ATTND_CLIENT_DEMO_REFERENCE_H_
 #define ATTND_CLIENT_DEMO_REFERENCE_H_
 
@@ -17,10 +17,25 @@ enum class Kind {
   kLinear,   // phi(q) phi(K)^T v / phi(q) phi(K)^T 1, phi(x) = x > 0 ? x + 1 : exp(x)
 };
 
-// The outputs [heads, value_dim] of one query row [heads, dim] over the first `visible` tokens, at
-// least 1.
-std::vector<double> Reference(Kind kind, const Dataset& data, double scale, const float* query,
-                              std::int64_t visible);
+class Reference {
+ public:
+  // Borrows `data`. `scale` is a factor on queries.
+  Reference(Kind kind, const Dataset& data, double scale);
+
+  // The outputs [heads, value_dim] of one query row [heads, dim] over the first `visible` tokens,
+  // at least 1.
+  std::vector<double> Answer(const float* query, std::int64_t visible) const;
+
+ private:
+  double Feature(double x) const;
+  std::vector<double> Weights(const float* query, std::int64_t head, std::int64_t visible) const;
+
+  const Kind kind_;
+  const Dataset& data_;
+  const double scale_;
+  // [heads, tokens, dim]: the keys, or phi of them.
+  std::vector<double> features_;
+};
 
 }  // namespace attnd::demo
 

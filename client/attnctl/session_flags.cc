@@ -1,0 +1,100 @@
+#include "client/attnctl/session_flags.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace attnd::attnctl {
+namespace {
+
+v1::FeatureMapKind FeatureMapOf(const std::string& name) {
+  if (name == "relu") return v1::RELU;
+  if (name == "squared_relu") return v1::SQUARED_RELU;
+  if (name == "identity") return v1::IDENTITY;
+  return v1::ELU_PLUS_ONE;
+}
+
+v1::DenominatorGuard::Policy GuardOf(const std::string& name) {
+  if (name == "add_epsilon") return v1::DenominatorGuard::ADD_EPSILON;
+  if (name == "clamp") return v1::DenominatorGuard::CLAMP;
+  return v1::DenominatorGuard::STRICT;
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> ParseLabels(
+    const std::vector<std::string>& entries) {
+  std::map<std::string, std::string> labels;
+  for (const std::string& entry : entries) {
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--label: '", entry, "' is not KEY=VALUE"));
+    }
+    labels[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return labels;
+}
+
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text,
+                                                     const std::string& flag) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": '", text, "' is not a positive duration such as 90s or 24h"));
+  }
+  return duration;
+}
+
+absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
+  v1::SessionConfig config;
+  v1::LayerGroup* group = config.add_layer_groups();
+  group->set_count(flags.layers);
+  group->set_kv_heads(flags.kv_heads);
+  group->set_query_heads(flags.query_heads);
+  group->set_key_dim(flags.key_dim);
+  group->set_value_dim(flags.value_dim);
+  if (flags.scale.has_value()) group->set_scale(*flags.scale);
+  if (flags.engine == "exact") {
+    group->mutable_exact()->set_storage(flags.storage == "bf16" ? v1::BF16 : v1::F32);
+  } else {
+    v1::LinearConfig* linear = group->mutable_linear();
+    linear->mutable_feature_map()->set_kind(FeatureMapOf(flags.feature_map));
+    linear->mutable_feature_map()->set_epsilon(flags.epsilon);
+    if (flags.unnormalized || flags.feature_map == "identity") {
+      linear->set_normalization(v1::UNNORMALIZED);
+    }
+    linear->mutable_guard()->set_policy(GuardOf(flags.guard));
+    linear->mutable_guard()->set_epsilon(flags.guard_epsilon);
+  }
+  if (!flags.time_to_live.empty()) {
+    const auto duration = ParsePositiveDuration(flags.time_to_live, "--ttl");
+    if (!duration.ok()) return duration.status();
+    const std::int64_t nanos = absl::ToInt64Nanoseconds(*duration);
+    config.mutable_time_to_live()->set_seconds(nanos / 1'000'000'000);
+    config.mutable_time_to_live()->set_nanos(static_cast<std::int32_t>(nanos % 1'000'000'000));
+  }
+  const auto labels = ParseLabels(flags.labels);
+  if (!labels.ok()) return labels.status();
+  config.mutable_labels()->insert(labels->begin(), labels->end());
+  return config;
+}
+
+absl::StatusOr<v1::SessionConfig> ReadConfigFile(const std::string& path) {
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) return absl::NotFoundError(absl::StrCat("--config: ", path, " cannot be read"));
+  v1::SessionConfig config;
+  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &config);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--config: ", path, ": ", status.message().ToString()));
+  }
+  return config;
+}
+
+}  // namespace attnd::attnctl

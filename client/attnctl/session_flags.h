@@ -1,0 +1,51 @@
+// The flags that describe a session, for `create` and `bench`.
+#ifndef ATTND_CLIENT_ATTNCTL_SESSION_FLAGS_H_
+#define ATTND_CLIENT_ATTNCTL_SESSION_FLAGS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "attnd/v1/attention.pb.h"
+
+namespace attnd::attnctl {
+
+struct SessionFlags {
+  std::string engine = "exact";
+  std::string feature_map = "elu1";
+  float epsilon = 0;
+  bool unnormalized = false;
+  std::string guard = "strict";
+  float guard_epsilon = 0;
+  std::string storage = "f32";
+  std::int32_t layers = 1;
+  std::int32_t kv_heads = 1;
+  std::int32_t query_heads = 0;
+  std::int32_t key_dim = 0;
+  std::int32_t value_dim = 0;
+  std::optional<float> scale;
+  std::string time_to_live;
+  std::vector<std::string> labels;
+};
+
+// "a=b" entries as a map. INVALID_ARGUMENT names the entry.
+absl::StatusOr<std::map<std::string, std::string>> ParseLabels(
+    const std::vector<std::string>& entries);
+
+// "90s", "24h", "1h30m"; positive. INVALID_ARGUMENT names `flag`.
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text,
+                                                     const std::string& flag);
+
+// One group of layers as the flags say; what is left out is left to the server.
+absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags);
+
+// A SessionConfig in JSON, for what the flags cannot say (groups of unlike layers).
+absl::StatusOr<v1::SessionConfig> ReadConfigFile(const std::string& path);
+
+}  // namespace attnd::attnctl
+
+#endif  // ATTND_CLIENT_ATTNCTL_SESSION_FLAGS_H_

@@ -1,0 +1,125 @@
+#include "client/attnctl/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+namespace attnd::attnctl {
+namespace {
+
+std::string DurationText(const google::protobuf::Duration& duration) {
+  return absl::FormatDuration(absl::Seconds(duration.seconds()) +
+                              absl::Trunc(absl::Nanoseconds(duration.nanos()), absl::Seconds(1)));
+}
+
+std::string LabelsText(const google::protobuf::Map<std::string, std::string>& labels) {
+  std::vector<std::string> entries;
+  for (const auto& [key, value] : labels) entries.push_back(absl::StrCat(key, "=", value));
+  std::sort(entries.begin(), entries.end());
+  return absl::StrJoin(entries, ", ");
+}
+
+std::string EngineText(const v1::LayerGroup& group) {
+  if (group.has_exact()) {
+    return group.exact().storage() == v1::BF16 ? "exact (bf16 storage)" : "exact";
+  }
+  std::string map = v1::FeatureMapKind_Name(group.linear().feature_map().kind());
+  absl::AsciiStrToLower(&map);
+  return absl::StrCat("linear (", map,
+                      group.linear().normalization() == v1::UNNORMALIZED ? ", unnormalized)" : ")");
+}
+
+std::string Engines(const v1::Session& session) {
+  std::vector<std::string> engines;
+  for (const v1::LayerGroup& group : session.config().layer_groups()) {
+    engines.push_back(EngineText(group));
+  }
+  return absl::StrJoin(engines, " + ");
+}
+
+}  // namespace
+
+std::string Bytes(std::int64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double amount = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (amount >= 1024 && unit + 1 < kUnits.size()) {
+    amount /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, amount, kUnits[unit]);
+}
+
+std::string Describe(const v1::LayerGroup& group) {
+  std::string text = EngineText(group);
+  if (group.count() > 1) text = absl::StrCat(group.count(), " layers of ", text);
+  absl::StrAppend(&text, ", ", group.kv_heads(), group.kv_heads() == 1 ? " head" : " heads");
+  if (group.query_heads() != group.kv_heads()) {
+    absl::StrAppend(&text, " (", group.query_heads(), " query heads)");
+  }
+  absl::StrAppend(&text, ", d_k ", group.key_dim(), ", d_v ", group.value_dim(), ", scale ",
+                  group.scale());
+  return text;
+}
+
+std::string Describe(const v1::Session& session) {
+  std::string text = absl::StrCat("session     ", session.session_id(), "\n");
+  for (const v1::LayerGroup& group : session.config().layer_groups()) {
+    absl::StrAppend(&text, "layers      ", Describe(group), "\n");
+  }
+  absl::StrAppend(&text, "position    ", session.position());
+  const auto& positions = session.layer_positions();
+  if (std::any_of(positions.begin(), positions.end(),
+                  [&](std::int64_t position) { return position != session.position(); })) {
+    absl::StrAppend(&text, " (by layer: ", absl::StrJoin(positions, ", "), ")");
+  }
+  absl::StrAppend(&text, "\nmemory      ", Bytes(session.state_bytes()), "\n");
+  absl::StrAppend(&text, "expires in  ", DurationText(session.expires_in()), " of ",
+                  DurationText(session.config().time_to_live()), "\n");
+  if (!session.config().labels().empty()) {
+    absl::StrAppend(&text, "labels      ", LabelsText(session.config().labels()), "\n");
+  }
+  return text;
+}
+
+std::string Describe(const v1::ServerInfo& info) {
+  std::vector<std::string> maps;
+  for (const int map : info.feature_maps()) {
+    maps.push_back(v1::FeatureMapKind_Name(static_cast<v1::FeatureMapKind>(map)));
+    absl::AsciiStrToLower(&maps.back());
+  }
+  const v1::ServerLimits& limits = info.limits();
+  return absl::StrCat(
+      "attnd          ", info.version(), ", numerics ", info.numerics_version(), ", ", info.isa(),
+      ", ", info.workers(), " workers\n", "engines        ", absl::StrJoin(info.engines(), ", "),
+      "\n", "feature maps   ", absl::StrJoin(maps, ", "), "\n", "message        up to ",
+      Bytes(limits.max_message_bytes()), ", answer up to ", Bytes(limits.max_response_bytes()),
+      "\n", "in flight      up to ", Bytes(limits.max_inflight_bytes()), ", ",
+      limits.max_queued_requests(), " requests\n", "stream         up to ",
+      limits.max_stream_messages(), " messages, ", Bytes(limits.max_stream_bytes()),
+      " unanswered\n", "sessions       up to ", limits.max_sessions(), ", ",
+      Bytes(limits.max_state_bytes()), " in all\n", "a session      up to ", limits.max_layers(),
+      " layers, ", limits.max_heads(), " heads, head size ", limits.max_head_dim(), "\n",
+      "time to live   ", DurationText(limits.default_time_to_live()), ", at most ",
+      DurationText(limits.max_time_to_live()), "\n");
+}
+
+std::string ListHeading() {
+  return absl::StrFormat("%-32s  %-28s %12s %10s  %-12s %s\n", "SESSION", "ENGINE", "POSITION",
+                         "MEMORY", "EXPIRES IN", "LABELS");
+}
+
+std::string ListLine(const v1::Session& session) {
+  return absl::StrFormat("%-32s  %-28s %12d %10s  %-12s %s\n", session.session_id(),
+                         Engines(session), session.position(), Bytes(session.state_bytes()),
+                         DurationText(session.expires_in()), LabelsText(session.config().labels()));
+}
+
+}  // namespace attnd::attnctl
