@@ -35,7 +35,7 @@ grpc=$(sed -n 's/^grpc=//p' "$work/ready")
 http=$(sed -n 's/^http=//p' "$work/ready")
 
 echo "attnd listens on $grpc (gRPC) and $http (HTTP)"
-"$build/client/attnd_demo" --server="$grpc" --metrics="$http" --data=tests/data ||
+"$build/client/demo/attnd_demo" --server="$grpc" --metrics="$http" --data=tests/data ||
   fail "the demo failed"
 
 kill -TERM "$server"
