@@ -1,7 +1,7 @@
 # attnd_test(NAME attnd_engine_test SRCS a_test.cc ... DEPS attnd::engine ... [LABELS fast]
 #            [NO_ASAN] [NO_TSAN] [TIMEOUT seconds])
 #   A GoogleTest program (main and gmock included) and one ctest entry for each of its test suites,
-#   found by asking the built program. Labels: fast (default), e2e, crash, long. `make test` runs
+#   found by asking the built program. Labels: fast (default), e2e, crash or long. `make test` runs
 #   fast, then e2e, then crash, then sanitizer and fuzz entries; `make test-full` adds long ones.
 #   A suite whose name begins with `Long` is labelled long whatever LABELS says.
 #   The same program is run once more as built by the asan and the tsan presets, each as one entry
