@@ -7,9 +7,11 @@
 // patterns; a bfloat16 block gives the bits of the same block converted to f32. Blocks need no
 // alignment, 64 bytes is fastest.
 //
-// `prefetch` (may be null) points to a block of the same shape that will be read next; it is
-// brought into the cache meanwhile, which hides the memory's latency between blocks. Thread-safe;
-// cannot fail.
+// `prefetch` (may be null) points to a block of the same shape that will be read next; the
+// beginnings of its pages are brought into the cache meanwhile. Fastest is memory in large pages,
+// with each block's values behind its keys and the blocks in the order in which they are read.
+//
+// Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_SIMD_ONE_QUERY_H_
 #define ATTND_ENGINE_SIMD_ONE_QUERY_H_
 

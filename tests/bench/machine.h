@@ -11,8 +11,8 @@ namespace attnd::bench {
 // f32 multiply-adds in registers, 2 operations each, in 10^9 operations per second.
 double MeasureFmaPeakGflops();
 
-// Reading `bytes` of memory in the best of a few orders, in 10^9 bytes per second. Take several
-// times the last-level cache for the memory's rate.
+// Reading `bytes` of memory in large pages in the best of a few orders, in 10^9 bytes per second.
+// Take several times the last-level cache for the memory's rate.
 double MeasureReadBandwidthGBps(std::int64_t bytes);
 
 }  // namespace attnd::bench
