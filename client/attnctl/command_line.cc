@@ -84,6 +84,7 @@ Tree::Tree() {
   app.fallthrough();
   app.add_option("--server", line.context.server, "HOST:PORT of the server")
       ->envname("ATTND_SERVER")
+      ->take_last()
       ->capture_default_str();
   app.add_option("--timeout", timeout, "time for the call, retries included, such as 30s");
   app.add_flag("--json", line.context.json, "print JSON");

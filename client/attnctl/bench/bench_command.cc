@@ -105,6 +105,7 @@ absl::StatusOr<Sessions> MakeSessions(client::Client& client, const BenchCommand
       tokens.keys = client::Rows(tokens.keys, 0, rows);
       tokens.values = client::Rows(tokens.values, 0, rows);
       status = sessions.back()->Append(tokens).status();
+      if (interrupted != 0) status = absl::CancelledError("interrupted before the test began");
     }
   }
   if (!status.ok()) {

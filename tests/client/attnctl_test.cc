@@ -1,0 +1,268 @@
+// attnctl as a person meets it: the program itself, run against the fake server.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "client/attnctl/command_line.h"
+#include "client/attnctl/session_flags.h"
+#include "client/attnctl/text.h"
+#include "client/npy.h"
+#include "tests/client/session_fixture.h"
+
+namespace attnd::attnctl {
+namespace {
+
+using client::F32;
+using client::TestTokens;
+
+struct Output {
+  int exit_status = -1;
+  // Standard output, then standard error.
+  std::string text;
+};
+
+Output RunShell(const std::string& command) {
+  Output output;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return output;
+  char buffer[4096];
+  for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
+    output.text.append(buffer, n);
+  }
+  output.exit_status = WEXITSTATUS(::pclose(pipe));
+  return output;
+}
+
+class Attnctl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::path(::testing::TempDir()) /
+                 ("attnctl_test_" + std::to_string(::getpid()));
+    std::filesystem::create_directory(directory_);
+    const TestTokens data(0, 20);
+    ASSERT_TRUE(client::WriteNpyFile(File("k.npy"), F32(data.keys, {20, client::kKeyDim})).ok());
+    ASSERT_TRUE(
+        client::WriteNpyFile(File("v.npy"), F32(data.values, {20, 1, client::kValueDim})).ok());
+    ASSERT_TRUE(client::WriteNpyFile(File("q.npy"), data.query_tensor()).ok());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string File(const std::string& name) const { return (directory_ / name).string(); }
+
+  Output Run(const std::string& arguments) const {
+    return RunShell("cd '" + directory_.string() + "' && '" ATTNCTL_PROGRAM "' --server=" +
+                    server_.target() + " " + arguments + " 2>&1");
+  }
+
+  client::FakeServer server_;
+  std::filesystem::path directory_;
+};
+
+TEST_F(Attnctl, TheLifeOfASession) {
+  Output output = Run("create --key-dim 4 --value-dim 3 --id s --label team=a --ttl 90m");
+  EXPECT_EQ(output.exit_status, 0);
+  EXPECT_EQ(output.text, "s\n");
+  EXPECT_EQ(Run("append s --keys k.npy --values v.npy").text, "20 tokens appended, position 20\n");
+  EXPECT_EQ(Run("append s --keys k.npy --values v.npy --position 0").text,
+            "20 tokens appended, position 20 (some were there already)\n");
+  EXPECT_EQ(server_.PositionOf("s"), 20);
+
+  EXPECT_EQ(Run("attend s --queries q.npy --out o.npy").text,
+            "20 queries answered at position 20 -> o.npy\n");
+  const auto outputs = client::ReadNpyFile(File("o.npy"));
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ(outputs->array.shape, (std::vector<std::int64_t>{20, 1, client::kValueDim}));
+
+  EXPECT_EQ(Run("step s --keys k.npy --values v.npy --queries q.npy --out o2.npy").text,
+            "20 queries answered at position 40 -> o2.npy\n");
+  EXPECT_NE(Run("get s").text.find("labels      team=a"), std::string::npos);
+  EXPECT_NE(Run("get s --json").text.find("\"position\": \"0\""), std::string::npos);
+  EXPECT_NE(Run("update s --label team=b").text.find("team=b"), std::string::npos);
+  EXPECT_NE(Run("list").text.find("\ns  "), std::string::npos);
+  EXPECT_EQ(Run("delete s").text, "deleted s\n");
+  output = Run("get s");
+  EXPECT_EQ(output.exit_status, 1);
+  EXPECT_EQ(output.text,
+            "attnctl get: session_id: 's' is unknown [UNKNOWN]; check the id (attnctl list) or "
+            "create the session\n");
+}
+
+TEST_F(Attnctl, TopKIsPrintedByQuery) {
+  ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
+  ASSERT_EQ(Run("append s --keys k.npy --values v.npy").exit_status, 0);
+  const Output output = Run("attend s --queries q.npy --out o.npy --top-k 2");
+  EXPECT_NE(output.text.find("query 19:  0 (1.0000)  1 (1.0000)\n"), std::string::npos)
+      << output.text;
+}
+
+TEST_F(Attnctl, AppendsWithAMask) {
+  ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
+  std::ofstream(File("m.npy"), std::ios::binary)
+      << std::string("\x93NUMPY\x01\x00\x3c\x00", 10)
+      << "{'descr': '|u1', 'fortran_order': False, 'shape': (20,), }\n " << std::string(20, '\0');
+  const Output output = Run("append s --keys k.npy --values v.npy --mask m.npy --json");
+  EXPECT_EQ(output.exit_status, 0) << output.text;
+  EXPECT_NE(output.text.find("\"position\": 20"), std::string::npos) << output.text;
+  EXPECT_EQ(Run("append s --keys k.npy --values v.npy --mask k.npy").exit_status, 1);
+}
+
+TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
+  ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
+  const struct {
+    const char* arguments;
+    int exit_status;
+    const char* says;
+  } cases[] = {
+      {"", 2, "see attnctl --help"},
+      {"frobnicate", 2, "see attnctl --help"},
+      {"create --engine quadratic", 2, "see attnctl create --help"},
+      {"create", 1, "--key-dim is missing"},
+      {"create --key-dim 4 --label x", 1, "'x' is not KEY=VALUE"},
+      {"create --key-dim 4 --ttl soon", 1, "--ttl: 'soon' is not a positive duration"},
+      {"append s --keys k.npy", 2, "--values is required"},
+      {"append s --keys none.npy --values v.npy", 2, "none.npy"},
+      {"append s --keys v.npy --values k.npy", 1, "expected [n >= 1, 1, 4]"},
+      {"append s --keys k.npy --values v.npy --position 7", 1,
+       "[WRONG_POSITION]; read the position"},
+      {"attend s --queries q.npy --out /nonexistent/o.npy", 1, "cannot be written"},
+      {"step s --keys k.npy --values v.npy --queries q.npy --out /nonexistent/o.npy", 1,
+       "cannot be written"},
+      {"get nobody --timeout never", 2, "'never' is not a positive duration"},
+      {"update s", 1, "nothing to change"},
+      {"bench --duration 0", 1, "the test has no end"},
+      {"bench --sessions 0", 1, "must be at least 1"},
+      {"--server=127.0.0.1:1 info", 1, "check that the server runs"},
+  };
+  for (const auto& [arguments, exit_status, says] : cases) {
+    const Output output = Run(arguments);
+    EXPECT_EQ(output.exit_status, exit_status) << arguments << ": " << output.text;
+    EXPECT_NE(output.text.find(says), std::string::npos) << arguments << ": " << output.text;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+  }
+  // The step was refused before its tokens were sent.
+  EXPECT_EQ(server_.PositionOf("s"), 0);
+}
+
+TEST_F(Attnctl, BenchMeasuresEveryCallAndLeavesNothingBehind) {
+  for (const char* call : {"attend", "append", "step"}) {
+    for (const char* transport : {"unary", "stream"}) {
+      const Output output =
+          Run(std::string("bench --json --key-dim 4 --count 50 --duration 0 --warmup 0 --tokens 10 "
+                          "--sessions 2 --concurrency 3 --window 4 --call ") +
+              call + " --transport " + transport);
+      EXPECT_EQ(output.exit_status, 0) << output.text;
+      EXPECT_NE(output.text.find("\"calls\": 50,"), std::string::npos) << output.text;
+      EXPECT_NE(output.text.find("\"failed\": 0,"), std::string::npos) << output.text;
+    }
+  }
+  EXPECT_EQ(Run("list --json").text.find("sessionId"), std::string::npos);
+}
+
+TEST_F(Attnctl, BenchFailsWhenNoCallSucceeds) {
+  server_.FailNext({grpc::Status::OK, grpc::Status::OK, grpc::Status::OK,
+                    client::FakeError(grpc::StatusCode::INVALID_ARGUMENT, "UNSUPPORTED", "no")});
+  const Output output =
+      Run("bench --key-dim 4 --count 1 --duration 0 --warmup 0 --sessions 1 --tokens 10");
+  EXPECT_EQ(output.exit_status, 1) << output.text;
+  EXPECT_NE(output.text.find("1 INVALID_ARGUMENT UNSUPPORTED: no"), std::string::npos)
+      << output.text;
+}
+
+TEST(AttnctlCompletion, ContainsEveryCommandAndOption) {
+  const CommandSpec spec = DescribeCommandLine();
+  EXPECT_GE(spec.commands.size(), 11U);
+  for (const std::string& script : {BashCompletion(spec), ZshCompletion(spec)}) {
+    for (const CommandSpec& command : spec.commands) {
+      EXPECT_NE(script.find(command.name), std::string::npos);
+      for (const OptionSpec& option : command.options) {
+        for (const std::string& name : option.names) {
+          EXPECT_NE(script.find(name), std::string::npos) << command.name << " " << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttnctlCompletion, KnowsFlagsFilesAndChoices) {
+  const CommandSpec spec = DescribeCommandLine();
+  const auto option = [&](const std::string& command, const std::string& name) {
+    for (const CommandSpec& entry : spec.commands) {
+      for (const OptionSpec& candidate : entry.options) {
+        if (entry.name == command && candidate.names == std::vector<std::string>{name}) {
+          return candidate;
+        }
+      }
+    }
+    ADD_FAILURE() << command << " " << name;
+    return OptionSpec();
+  };
+  EXPECT_FALSE(option("attend", "--wait").takes_value);
+  EXPECT_TRUE(option("attend", "--top-k").takes_value);
+  EXPECT_TRUE(option("append", "--keys").takes_file);
+  EXPECT_TRUE(option("attend", "--out").takes_file);
+  EXPECT_EQ(option("create", "--engine").choices, (std::vector<std::string>{"exact", "linear"}));
+}
+
+// What bash offers after the given words, the last one unfinished.
+std::string BashOffers(const std::string& words) {
+  return RunShell("bash -c '\n eval \"$(\"" ATTNCTL_PROGRAM
+                  "\" completion bash)\"\n"
+                  " COMP_WORDS=(attnctl " +
+                  words +
+                  ")\n COMP_CWORD=$((${#COMP_WORDS[@]}-1))\n"
+                  " _attnctl; echo \"${COMPREPLY[*]}\"' 2>&1")
+      .text;
+}
+
+TEST(AttnctlCompletion, WorksInBash) {
+  EXPECT_EQ(BashOffers("app"), "append\n");
+  EXPECT_EQ(BashOffers("append --ke"), "--keys\n");
+  EXPECT_EQ(BashOffers("create --engine l"), "linear\n");
+  EXPECT_EQ(BashOffers("completion z"), "zsh\n");
+  EXPECT_EQ(BashOffers("get --js"), "--json\n");
+  EXPECT_EQ(BashOffers("--server x inf"), "info\n");
+}
+
+TEST(AttnctlFlags, BecomeAConfiguration) {
+  SessionFlags flags;
+  flags.engine = "linear";
+  flags.feature_map = "identity";
+  flags.guard = "clamp";
+  flags.layers = 2;
+  flags.key_dim = 8;
+  flags.scale = 0.5F;
+  flags.time_to_live = "1.5s";
+  flags.labels = {"a=b=c", "d="};
+  const auto config = ConfigOf(flags);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const v1::LayerGroup& group = config->layer_groups(0);
+  EXPECT_EQ(group.count(), 2);
+  EXPECT_EQ(group.scale(), 0.5F);
+  EXPECT_EQ(group.linear().feature_map().kind(), v1::IDENTITY);
+  // The identity map has no denominator.
+  EXPECT_EQ(group.linear().normalization(), v1::UNNORMALIZED);
+  EXPECT_EQ(group.linear().guard().policy(), v1::DenominatorGuard::CLAMP);
+  EXPECT_EQ(config->time_to_live().seconds(), 1);
+  EXPECT_EQ(config->time_to_live().nanos(), 500'000'000);
+  EXPECT_EQ(config->labels().at("a"), "b=c");
+  EXPECT_EQ(config->labels().at("d"), "");
+
+  flags.engine = "exact";
+  flags.storage = "bf16";
+  EXPECT_EQ(ConfigOf(flags)->layer_groups(0).exact().storage(), v1::BF16);
+}
+
+TEST(AttnctlText, Bytes) {
+  EXPECT_EQ(Bytes(0), "0 B");
+  EXPECT_EQ(Bytes(1023), "1023 B");
+  EXPECT_EQ(Bytes(1536), "1.5 KiB");
+  EXPECT_EQ(Bytes(std::int64_t{1} << 40), "1.0 TiB");
+}
+
+}  // namespace
+}  // namespace attnd::attnctl
