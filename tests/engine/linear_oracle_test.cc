@@ -68,9 +68,9 @@ INSTANTIATE_TEST_SUITE_P(
                                      Map{"squared_relu", 0}, Map{"identity", 0}),
                      testing::Values(Shape(1, 1, 64, 64, 0.125F), Shape(2, 4, 15, 17, 0.5F),
                                      Shape(3, 1, 16, 1), Shape(1, 2, 100, 100, 0.1F))),
-    [](const auto& info) {
-      const LayerShape& shape = std::get<1>(info.param);
-      return std::get<0>(info.param).name + "_d" + std::to_string(shape.key_dim) + "_dv" +
+    [](const auto& instance) {
+      const LayerShape& shape = std::get<1>(instance.param);
+      return std::get<0>(instance.param).name + "_d" + std::to_string(shape.key_dim) + "_dv" +
              std::to_string(shape.value_dim);
     });
 
