@@ -25,7 +25,6 @@ namespace attnd::server {
 namespace {
 
 using prometheus::Counter;
-using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 
