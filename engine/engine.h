@@ -112,11 +112,11 @@ class Engine {
   virtual std::shared_ptr<SealedState> Clone(const SealedState& state) const = 0;
 
   // Folds complete blocks, in order, into an unpublished state that holds `sealed_tokens` tokens.
-  // InvalidArgument where features or sums leave the range of f32; the state is then unusable.
+  // OutOfRange where features or sums leave the range of f32; the state is then unusable.
   virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
                             std::span<const Block> blocks, Scratch& scratch) const = 0;
 
-  // InvalidArgument where the open block, sealed as it stands, would make Seal fail.
+  // OutOfRange where the open block, sealed as it stands, would make Seal fail.
   virtual absl::Status CheckTail(const SealedState& state, const TailView& tail,
                                  Scratch& scratch) const = 0;
 

@@ -30,7 +30,7 @@ std::shared_ptr<const LayerState> EmptyLayer(const Engine& engine) {
   return state;
 }
 
-LayerDraft::LayerDraft(const Engine& engine, std::shared_ptr<const LayerState> base)
+LayerDraft::LayerDraft(const Engine& engine, const std::shared_ptr<const LayerState>& base)
     : engine_(engine), state_(*base) {}
 
 std::int64_t LayerDraft::open_rows() const {

@@ -42,11 +42,11 @@ std::shared_ptr<const LayerState> EmptyLayer(const Engine& engine);
 class LayerDraft {
  public:
   // `engine` outlives the draft.
-  LayerDraft(const Engine& engine, std::shared_ptr<const LayerState> base);
+  LayerDraft(const Engine& engine, const std::shared_ptr<const LayerState>& base);
 
   // Appends tokens [first, first + count) of the batch and adds their stored form to `digester`
-  // (may be null). InvalidArgument for numbers that are not finite or leave the range of f32 once
-  // they are summed up; the draft is then unusable.
+  // (may be null). InvalidArgument for numbers that are not finite, OutOfRange for sums that leave
+  // the range of f32; the draft is then unusable.
   absl::Status Append(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                       TokenDigester* digester, Scratch& scratch);
 

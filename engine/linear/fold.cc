@@ -84,6 +84,7 @@ bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head
   const Scratch::Frame frame(scratch);
   float* sums = scratch.Take(dims.totals());
   if (!std::isfinite(SumRows(dims, rows, sums, scratch))) return false;
+  if (!state.has_sums()) return true;
   const double* totals = state.totals(head);
   for (std::int64_t i = 0; i < dims.totals(); ++i) {
     if (!std::isfinite(static_cast<float>(totals[i] + static_cast<double>(sums[i])))) return false;

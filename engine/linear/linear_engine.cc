@@ -19,9 +19,8 @@ const LinearState& AsLinear(const SealedState& state) {
 }
 
 absl::Status Overflow(const char* what, std::int64_t head) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, ": features or sums of kv-head ", head,
-                   " leave the range of f32 (limit 3.4e38 in magnitude)"));
+  return absl::OutOfRangeError(absl::StrCat(what, ": features or sums of kv-head ", head,
+                                            " leave the range of f32 (limit 3.4e38 in magnitude)"));
 }
 
 }  // namespace
@@ -66,6 +65,7 @@ std::shared_ptr<SealedState> LinearEngine::Clone(const SealedState& state) const
 absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
                                 std::span<const Block> blocks, Scratch& scratch) const {
   LinearState& sealed = AsLinear(state);
+  if (!sealed.has_sums()) sealed.AllocateSums();
   const Scratch::Frame frame(scratch);
   float* encoded = scratch.Take(kBlockTokens * dims_.features);
   // Head by head, so that one head's totals stay in the cache over all blocks.

@@ -40,11 +40,10 @@ struct LinearDims {
 
 class LinearState final : public SealedState {
  public:
+  // Without tokens, and without memory for sums: a session of many wide layers costs nothing before
+  // its layers hold a complete block.
   LinearState(std::int64_t kv_heads, const LinearDims& dims)
-      : dims_(dims),
-        totals_(kv_heads * dims.totals()),
-        summary_(kv_heads * dims.summary()),
-        bounds_(static_cast<std::size_t>(kv_heads), 0.0) {}
+      : dims_(dims), bounds_(static_cast<std::size_t>(kv_heads), 0.0) {}
   LinearState(const LinearState& other)
       : SealedState(other),
         dims_(other.dims_),
@@ -57,6 +56,15 @@ class LinearState final : public SealedState {
   std::int64_t bytes() const override {
     return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double)) +
            totals_.bytes() + summary_.bytes();
+  }
+
+  // Whether the arrays below exist; before AllocateSums() every sum is zero and none may be asked
+  // for.
+  bool has_sums() const { return totals_.size() > 0; }
+  void AllocateSums() {
+    const auto kv_heads = static_cast<std::int64_t>(bounds_.size());
+    totals_ = AlignedBuffer<double>(kv_heads * dims_.totals());
+    summary_ = AlignedBuffer<float>(kv_heads * dims_.summary());
   }
 
   // f64: S [features x value_columns], then Z [features].

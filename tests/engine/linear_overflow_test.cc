@@ -57,11 +57,11 @@ TEST_F(LinearOverflow, TenToThe25IntoSquaredReluIsRefused) {
     keys[20] = 1e25F;
     const Stream stream = Tokens(keys, Repeat(value, 64));
     const absl::Status sealed = SealFirst(*engine, stream);
-    EXPECT_EQ(sealed.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(sealed.code(), absl::StatusCode::kOutOfRange);
     EXPECT_THAT(std::string(sealed.message()), HasSubstr("tokens 0 to 63"));
     EXPECT_THAT(std::string(sealed.message()), HasSubstr("range of f32"));
     EXPECT_TRUE(CheckTail(*engine, stream, 20).ok());
-    EXPECT_EQ(CheckTail(*engine, stream, 21).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(CheckTail(*engine, stream, 21).code(), absl::StatusCode::kOutOfRange);
   }
 }
 
@@ -107,11 +107,11 @@ TEST_F(LinearOverflow, TotalsOverManyBlocksAreChecked) {
   const std::int64_t tokens = 64 * 5;
   const Stream stream = Tokens(Repeat(1.0F, tokens), Repeat(0.3F / 64 * kMax, tokens));
   EXPECT_TRUE(CheckTail(*engine, stream, 64 * 3).ok());
-  EXPECT_EQ(CheckTail(*engine, stream, 64 * 4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckTail(*engine, stream, 64 * 4).code(), absl::StatusCode::kOutOfRange);
   const Snapshot snapshot = At(*engine, stream, 64 * 3 + 1);
   const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr};
   EXPECT_EQ(engine->Seal(*snapshot.sealed, 64 * 3, {&block, 1}, scratch_).code(),
-            absl::StatusCode::kInvalidArgument);
+            absl::StatusCode::kOutOfRange);
 }
 
 // A total that leaves the range of f32 and comes back must be refused in any grouping.
