@@ -1,8 +1,6 @@
 // Same tokens, same bits: what an answer of the linear engine may not depend on.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -155,6 +153,31 @@ TEST_F(LinearBits, ChainsMayRunOnDifferentThreads) {
   Scratch scratch;
   plan->Finish(scratch);
   EXPECT_TRUE(answers == expected);
+}
+
+// The thread sanitizer sees a read of a row that the layer's writer may be writing.
+TEST_F(LinearBits, WriterOfLaterRowsAndReadersDoNotMeet) {
+  constexpr std::int64_t kVisible = 30;
+  const Snapshot snapshot = At(*engine_, stream_, 64 + kVisible);
+  const std::vector<float> rows = NormalNumbers(3 * shape_.query_row(), 33);
+  const Answers expected = Attend(*engine_, snapshot, rows.data(), 3);
+  Tail& tail = *snapshot.tail;
+  std::thread writer([&] {
+    for (std::int64_t row = kVisible; row < kBlockTokens; ++row) {
+      const float* key = stream_.keys.data() + (64 + row) * shape_.key_row();
+      std::copy_n(key, shape_.key_row(), tail.keys.data() + row * shape_.key_row());
+      std::copy_n(stream_.values.data() + (64 + row) * shape_.value_row(), shape_.value_row(),
+                  tail.values.data() + row * shape_.value_row());
+      engine_->EncodeKeys(key, 1, row, 1, tail.features.data());
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(Attend(*engine_, snapshot, rows.data(), 3) == expected);
+    Scratch scratch;
+    EXPECT_TRUE(engine_->CheckTail(*snapshot.sealed, snapshot.view(), scratch).ok());
+  }
+  writer.join();
+  EXPECT_TRUE(Attend(*engine_, snapshot, rows.data(), 3) == expected);
 }
 
 TEST_F(LinearBits, CloneLeavesTheOriginalAsItWas) {
