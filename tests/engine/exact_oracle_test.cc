@@ -71,11 +71,11 @@ TEST(ExactOracleTest, StepsSeeTheirOwnTokenAndNoLaterOne) {
 TEST(ExactOracleTest, ContextsLongerThanASplitAgree) {
   const LayerShape shape = {1, 1, 4, 3, 1.0F};
   const auto engine = MakeExact(shape);
-  const std::int64_t count = 2 * 16384 + 100;
+  constexpr std::int64_t kSplit = 16384;
+  const std::int64_t count = 2 * kSplit + 100;
   const Tokens tokens = RandomTokens(shape, count, 5);
   const std::vector<float> queries = RandomValues(20 * shape.query_row(), 6, 2.0F);
-  for (const std::int64_t position :
-       {std::int64_t{16384}, std::int64_t{16385}, std::int64_t{2 * 16384}, count}) {
+  for (const std::int64_t position : {kSplit, kSplit + 1, 2 * kSplit, count}) {
     for (const std::int64_t n : {1, 20}) {
       const Answers answers =
           Attend(*engine, At(*engine, tokens, position), queries.data(), n, {.top_k = 3});

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, ExactSharedData,
                                            SharedSet{"qkv_ppocr4_svtr_n4096", 2, 8, 8, 4096, 15},
                                            SharedSet{"qkv_kjv64_n4096", 4, 2, 2, 4096, 64},
                                            SharedSet{"qkv_kwt1_n99", 48, 1, 1, 99, 64}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& set) { return set.param.name; });
 
 }  // namespace
 }  // namespace attnd::engine::exact_test

@@ -1,6 +1,7 @@
 // Rows that see nothing, rows whose arithmetic overflows, and the top keys of a row.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -116,11 +117,12 @@ TEST(ExactRowsTest, AMaskedKeyCannotOverflowARow) {
   const LayerShape shape = {1, 1, 8, 8, 1.0F};
   const auto engine = MakeExact(shape);
   Tokens tokens = RandomTokens(shape, 100, 51);
-  std::fill_n(tokens.keys.begin() + 70 * 8, 8, 1e30F);  // stored although masked
-  tokens.mask[70] = 0;
+  constexpr std::ptrdiff_t kMasked = 70;
+  constexpr std::ptrdiff_t kRow = 8;
+  std::fill(tokens.keys.begin(), tokens.keys.end(), 1e-30F);
+  std::fill_n(tokens.keys.begin() + kMasked * kRow, kRow, 1e30F);  // stored although masked
+  tokens.mask[kMasked] = 0;
   const std::vector<float> queries(static_cast<std::size_t>(20 * 8), 1e30F);
-  std::fill(tokens.keys.begin(), tokens.keys.begin() + 70 * 8, 1e-30F);
-  std::fill(tokens.keys.begin() + 71 * 8, tokens.keys.end(), 1e-30F);
   for (const std::int64_t n : {1, 20}) {
     const Answers answers = Attend(*engine, At(*engine, tokens, 100), queries.data(), n);
     for (const std::uint8_t flag : answers.flags) EXPECT_EQ(flag, 0);
@@ -180,7 +182,7 @@ TEST(ExactTopKeysTest, OfEqualKeysAreTheEarliest) {
   Tokens tokens = RandomTokens(shape, 16384 + 200, 55);
   std::fill(tokens.keys.begin(), tokens.keys.end(), 0.5F);
   for (const std::int64_t t : {0, 1, 5}) tokens.Mask(t);
-  const std::vector<float> queries = RandomValues(8 * 4, 56);
+  const std::vector<float> queries = RandomValues(8 * shape.query_row(), 56);
   for (const std::int64_t n : {1, 8}) {
     const Answers answers =
         Attend(*engine, At(*engine, tokens, tokens.count), queries.data(), n, {.top_k = 5});

@@ -96,37 +96,39 @@ TEST(ExactStateTest, ADiscardedDraftLeavesNothingBehind) {
 
 TEST(ExactStateTest, ClonesShareMemory) {
   const auto engine = MakeExact(kShape);
-  const Tokens tokens = RandomTokens(kShape, 64 * 40, 37);
+  const Tokens tokens = RandomTokens(kShape, 40 * kBlockTokens, 37);
   const auto base = engine->NewState();
   EXPECT_EQ(base->bytes(), 0);
-  SealTokens(*engine, tokens, 0, 64 * 32, *base);
-  EXPECT_EQ(base->bytes(), 64 * 32 * engine->bytes_per_token() - 32 * (64 - 8));
+  SealTokens(*engine, tokens, 0, 32 * kBlockTokens, *base);
+  EXPECT_EQ(base->bytes(),
+            32 * kBlockTokens * engine->bytes_per_token() - std::int64_t{32} * (64 - 8));
   const auto clone = engine->Clone(*base);
   EXPECT_EQ(clone->bytes(), base->bytes());
-  SealTokens(*engine, tokens, 64 * 32, 64 * 33, *clone);
+  SealTokens(*engine, tokens, 32 * kBlockTokens, 33 * kBlockTokens, *clone);
   EXPECT_EQ(clone->bytes(), base->bytes() / 32 * 48);
-  SealTokens(*engine, tokens, 64 * 33, 64 * 40, *clone);
+  SealTokens(*engine, tokens, 33 * kBlockTokens, 40 * kBlockTokens, *clone);
   EXPECT_EQ(clone->bytes(), base->bytes() / 32 * 48);
 }
 
 TEST(ExactStateTest, ReadersKeepTheirAnswersWhileAWriterExtends) {
   const auto engine = MakeExact(kShape);
-  const std::int64_t total = 64 * 60;
+  const std::int64_t total = 60 * kBlockTokens;
   const Tokens tokens = RandomTokens(kShape, total, 38);
   const std::vector<float> queries = RandomValues(5 * kShape.query_row(), 39);
   std::shared_ptr<SealedState> state = engine->NewState();
-  SealTokens(*engine, tokens, 0, 64 * 21, *state);
+  SealTokens(*engine, tokens, 0, 21 * kBlockTokens, *state);
   const std::shared_ptr<SealedState> seen = state;
-  const Answers expected = Attend(*engine, SealedOnly(seen, 64 * 21), queries.data(), 5);
+  const Answers expected = Attend(*engine, SealedOnly(seen, 21 * kBlockTokens), queries.data(), 5);
   std::atomic<bool> done = false;
   std::atomic<int> rounds = 0;
   std::thread reader([&] {
     while (!done || rounds < 3) {
-      EXPECT_TRUE(Attend(*engine, SealedOnly(seen, 64 * 21), queries.data(), 5) == expected);
+      EXPECT_TRUE(Attend(*engine, SealedOnly(seen, 21 * kBlockTokens), queries.data(), 5) ==
+                  expected);
       ++rounds;
     }
   });
-  for (std::int64_t from = 64 * 21; from < total; from += kBlockTokens) {
+  for (std::int64_t from = 21 * kBlockTokens; from < total; from += kBlockTokens) {
     state = engine->Clone(*state);
     SealTokens(*engine, tokens, from, from + kBlockTokens, *state);
   }
