@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/resource_quota.h"
 #include "server/admission.h"
 #include "server/failure_log.h"
 #include "server/http_endpoint.h"
@@ -24,46 +22,15 @@
 #include "server/server_info.h"
 #include "server/service.h"
 #include "server/stream_registry.h"
+#include "server/transport_options.h"
 
 namespace attnd::server {
 namespace {
 
-// gRPC's own buffers on top of what is admitted: requests that are being received.
-constexpr std::int64_t kTransportFactor = 2;
-// HTTP/2 headers of one call.
-constexpr int kMaxMetadataBytes = 8 << 10;
 // How often Drain() looks whether the work under way has ended.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(5);
 // The health service's name of the whole server is "".
 constexpr char kServiceName[] = "attnd.v1.AttentionService";
-
-int Millis(absl::Duration duration) {
-  return static_cast<int>(
-      std::min<std::int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<int>::max()));
-}
-
-void AddTransportOptions(const Options& options, grpc::ServerBuilder& builder) {
-  // The limit on a message is that of its tensors; the rest of it is small.
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  builder.SetMaxSendMessageSize(-1);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             Millis(options.min_ping_interval));
-  if (options.max_connection_age > absl::ZeroDuration()) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(options.max_connection_age));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-                               Millis(options.max_connection_age_grace));
-  }
-  // Another server on the port is an error, not company.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  grpc::ResourceQuota quota("attnd");
-  quota.Resize(static_cast<std::size_t>(kTransportFactor * options.max_inflight_bytes));
-  builder.SetResourceQuota(quota);
-}
 
 }  // namespace
 
