@@ -1,13 +1,14 @@
-// The figures that the engine is held to, each measured by one file of this directory.
+// The figures that engine and server are held to, each measured by one file of this directory.
 //
 // A bar is a number and its target, mostly a ratio of two times that are taken in the same run, the
-// parts timed alone. Everything runs on the calling thread.
+// parts timed alone. The engine's bars run on the calling thread.
 #ifndef ATTND_TESTS_BENCH_BARS_H_
 #define ATTND_TESTS_BENCH_BARS_H_
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,30 @@ std::vector<Bar> LinearBars(const BenchOptions& options);
 // exact_many_queries_of_fma_peak: 16,384 queries over as many tokens, d = 64, counting 4 n^2 d
 // operations. exact_one_query_{f32,bf16}_of_read_bandwidth: one query over 131,072 tokens, d = 64.
 std::vector<Bar> ExactBars(const BenchOptions& options);
+
+// attend_one_query_of_echo: the p50 of an Attend of one query on a linear session (elu + 1,
+// c = d_v = 64) to that of an echo of the same sizes, with 1 and with 8 calls under way; the worse.
+std::vector<Bar> AttendLatencyBars(const BenchOptions& options);
+
+// append_exact_of_echo: the p50 of an Append of 1 MiB to that of an echo.
+// append_linear_beyond_echo_of_engine: what a linear session takes beyond the echo, in units of the
+// engine's own time on the same tokens.
+std::vector<Bar> AppendLatencyBars(const BenchOptions& options);
+
+// fairness_added_p99_ms: what the p99 of one-query linear Attends gains while 4,096-query exact
+// Attends over 131,072 tokens run back to back.
+std::vector<Bar> FairnessBars(const BenchOptions& options);
+
+// The bars that are measured together.
+struct Group {
+  const char* name;
+  std::vector<Bar> (*bars)(const BenchOptions& options);
+};
+
+// The main function of a benchmark program: NAME [GROUP...], all groups without arguments. Prints
+// the machine, what was measured, and at the end one line per bar, `bar NAME VALUE TARGET
+// pass|fail`. Exit status: 0 when all pass, 1 when one fails, 2 for an unknown group.
+int BenchMain(std::span<const Group> groups, int argc, char** argv);
 
 }  // namespace attnd::bench
 

@@ -1,10 +1,8 @@
-// Runs the engine's bars: attnd_engine_bench [GROUP...], all groups without arguments. Prints what
-// was measured and ends with one line per bar, `bar NAME VALUE TARGET pass|fail`. Exit status: 0
-// when all pass, 1 when one fails, 2 for an unknown group.
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/cpu.h"
@@ -14,34 +12,37 @@
 namespace attnd::bench {
 namespace {
 
-struct Group {
-  const char* name;
-  std::vector<Bar> (*bars)(const BenchOptions& options);
-};
-
-constexpr Group kGroups[] = {
-    {"exact", ExactBars},
-    {"linear", LinearBars},
-};
-
 bool Passes(const Bar& bar) {
   return bar.at_most ? bar.value <= bar.target : bar.value >= bar.target;
 }
 
-int Main(const std::vector<std::string>& names) {
+// The CPU's name as the kernel gives it.
+std::string CpuName() {
+  const std::string field = "model name";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(field, 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+int BenchMain(std::span<const Group> groups, int argc, char** argv) {
+  const std::vector<std::string> names(argv + 1, argv + argc);
   std::vector<Group> chosen;
   for (const std::string& name : names) {
-    for (const Group& group : kGroups) {
+    for (const Group& group : groups) {
       if (name == group.name) chosen.push_back(group);
     }
   }
   if (chosen.size() < names.size()) {
     std::fprintf(stderr, "unknown group; known are:");
-    for (const Group& group : kGroups) std::fprintf(stderr, " %s", group.name);
+    for (const Group& group : groups) std::fprintf(stderr, " %s", group.name);
     std::fprintf(stderr, "\n");
     return 2;
   }
-  if (names.empty()) chosen.assign(std::begin(kGroups), std::end(kGroups));
+  if (names.empty()) chosen.assign(groups.begin(), groups.end());
 
   const char* isa = std::getenv("ATTND_ISA");
   absl::Status status = engine::PinIsa(isa == nullptr ? "native" : isa);
@@ -50,7 +51,8 @@ int Main(const std::vector<std::string>& names) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
-  std::printf("instruction set %s\n", engine::ActiveIsa().c_str());
+  std::printf("machine %s, %u CPUs, instruction set %s\n", CpuName().c_str(),
+              std::thread::hardware_concurrency(), engine::ActiveIsa().c_str());
   std::vector<Bar> bars;
   for (const Group& group : chosen) {
     for (const Bar& bar : group.bars({})) bars.push_back(bar);
@@ -64,9 +66,4 @@ int Main(const std::vector<std::string>& names) {
   return all_pass ? 0 : 1;
 }
 
-}  // namespace
 }  // namespace attnd::bench
-
-int main(int argc, char** argv) {
-  return attnd::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
-}

@@ -1,0 +1,10 @@
+// attnd_engine_bench [GROUP...]: the engine's bars, on one core.
+#include "tests/bench/bars.h"
+
+int main(int argc, char** argv) {
+  constexpr attnd::bench::Group kGroups[] = {
+      {"exact", attnd::bench::ExactBars},
+      {"linear", attnd::bench::LinearBars},
+  };
+  return attnd::bench::BenchMain(kGroups, argc, argv);
+}

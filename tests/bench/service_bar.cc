@@ -1,0 +1,220 @@
+// The server against an echo that does no work, over loopback, each a process of its own. Client,
+// echo and server share this machine's cores, as they would on a developer's.
+//
+// Server and echo take turns, so that both meet the same disturbances; what counts is the median
+// over the turns.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "attnd/v1/attention.pb.h"
+#include "engine/layer_stream.h"
+#include "engine/linear/linear_engine.h"
+#include "engine/token_rows.h"
+#include "tests/bench/bars.h"
+#include "tests/bench/load_client.h"
+#include "tests/bench/server_process.h"
+
+namespace attnd::bench {
+namespace {
+
+constexpr std::int64_t kDim = 64;              // d_k = c = d_v, one head
+constexpr std::int64_t kAppendTokens = 2048;   // of 64 + 64 floats: 1 MiB
+constexpr std::int64_t kLinearTokens = 4096;   // 63 sealed blocks and a full open one
+constexpr std::int64_t kExactTokens = 131072;  // under load
+constexpr std::int64_t kLoadQueries = 4096;
+
+constexpr double kAttendTarget = 1.3;
+constexpr double kExactAppendTarget = 1.5;
+constexpr double kLinearAppendTarget = 1.25;
+constexpr double kFairTargetMs = 2;
+
+constexpr double kMicros = 1e6;
+constexpr double kMillis = 1e3;
+
+struct Servers {
+  ServerProcess attnd{{ATTND_PROGRAM, "--listen=127.0.0.1:0", "--http_listen=", "--log_level=error",
+                       "--ready_file=READY_FILE"}};
+  ServerProcess echo{{ATTND_ECHO_PROGRAM, "READY_FILE"}};
+};
+
+double Median(std::vector<double> numbers) { return Percentile(std::move(numbers), 50); }
+
+void FillTensor(std::int64_t rows, std::uint32_t seed, v1::Tensor& tensor) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  tensor.set_dtype(v1::F32);
+  for (const std::int64_t size : {rows, std::int64_t{1}, kDim}) tensor.add_shape(size);
+  std::string& data = *tensor.mutable_data();
+  data.resize(static_cast<std::size_t>(rows * kDim) * sizeof(float));
+  auto* numbers = reinterpret_cast<float*>(data.data());
+  std::generate_n(numbers, rows * kDim, [&] { return normal(random); });
+}
+
+v1::Session CreateSession(LoadClient& client, bool linear) {
+  v1::CreateSessionRequest request;
+  v1::LayerGroup& group = *request.mutable_config()->add_layer_groups();
+  group.set_key_dim(kDim);
+  if (linear) {
+    group.mutable_linear()->mutable_feature_map()->set_kind(v1::ELU_PLUS_ONE);
+  } else {
+    group.mutable_exact();
+  }
+  return client.Create(request);
+}
+
+// 1 MiB of tokens for a new session.
+v1::AppendRequest MakeAppend(const v1::Session& session) {
+  v1::AppendRequest request;
+  request.set_session_id(session.session_id());
+  request.set_generation(session.generation());
+  v1::LayerTokens& tokens = *request.add_tokens();
+  tokens.set_position(0);
+  FillTensor(kAppendTokens, 1, *tokens.mutable_keys());
+  FillTensor(kAppendTokens, 2, *tokens.mutable_values());
+  return request;
+}
+
+v1::Session CreateFilled(LoadClient& client, bool linear, std::int64_t count) {
+  const v1::Session session = CreateSession(client, linear);
+  v1::AppendRequest append = MakeAppend(session);
+  client.Append(append, static_cast<int>(count / kAppendTokens));
+  return session;
+}
+
+v1::AttendRequest MakeAttend(const v1::Session& session, std::int64_t queries) {
+  v1::AttendRequest request;
+  request.set_session_id(session.session_id());
+  FillTensor(queries, 3, *request.mutable_queries());
+  return request;
+}
+
+// LayerDraft's work on the tokens of one Append, to a layer that holds tokens.
+double EngineSeconds(const BenchOptions& options, const v1::AppendRequest& request) {
+  const auto linear = engine::MakeLinearEngine({1, 1, kDim, kDim, 1.0F}, {});
+  if (!linear.ok()) std::abort();
+  const auto elements = [](const v1::Tensor& tensor) {
+    return engine::ConstElements{engine::DataType::kF32, tensor.data().data(),
+                                 kAppendTokens * kDim};
+  };
+  const v1::LayerTokens& tokens = request.tokens(0);
+  const engine::TokenBatch batch = {kAppendTokens, elements(tokens.keys()),
+                                    elements(tokens.values()), nullptr};
+  engine::Scratch scratch;
+  std::shared_ptr<const engine::LayerState> state = engine::EmptyLayer(**linear);
+  return MedianSeconds({options.repetitions * 20}, [&] {
+    engine::LayerDraft draft(**linear, state);
+    engine::TokenDigester digester;
+    if (!draft.Append(batch, 0, kAppendTokens, &digester, scratch).ok()) std::abort();
+    if (!draft.CheckTail(scratch).ok()) std::abort();
+    state = draft.Finish();
+  });
+}
+
+}  // namespace
+
+std::vector<Bar> AttendLatencyBars(const BenchOptions& options) {
+  constexpr int kCalls = 1500;
+  const Servers servers;
+  LoadClient attnd(servers.attnd.address());
+  LoadClient echo(servers.echo.address());
+  const v1::AttendRequest request = MakeAttend(CreateFilled(attnd, true, kLinearTokens), 1);
+  double worst = 0;
+  for (const int concurrency : {1, 8}) {
+    std::vector<double> ratios;
+    std::vector<double> attnd_p50;
+    std::vector<double> echo_p50;
+    for (int round = -1; round < options.repetitions; ++round) {
+      const double attnd_seconds = Median(attnd.Attend(request, concurrency, kCalls));
+      const double echo_seconds = Median(echo.Attend(request, concurrency, kCalls));
+      if (round < 0) continue;  // warms up
+      attnd_p50.push_back(attnd_seconds);
+      echo_p50.push_back(echo_seconds);
+      ratios.push_back(attnd_seconds / echo_seconds);
+    }
+    std::printf("attend of 1 query, %d at a time: p50 %.1f us; echo %.1f us; ratio %.3f\n",
+                concurrency, Median(attnd_p50) * kMicros, Median(echo_p50) * kMicros,
+                Median(ratios));
+    worst = std::max(worst, Median(ratios));
+  }
+  return {{"attend_one_query_of_echo", worst, kAttendTarget, true}};
+}
+
+std::vector<Bar> AppendLatencyBars(const BenchOptions& options) {
+  constexpr int kCalls = 64;
+  const Servers servers;
+  LoadClient attnd(servers.attnd.address());
+  LoadClient echo(servers.echo.address());
+  v1::AppendRequest to_exact = MakeAppend(CreateSession(attnd, false));
+  v1::AppendRequest to_linear = MakeAppend(CreateSession(attnd, true));
+  v1::AppendRequest to_echo = to_exact;
+  std::vector<double> exact_p50;
+  std::vector<double> linear_p50;
+  std::vector<double> echo_p50;
+  std::vector<double> exact_ratios;
+  std::vector<double> linear_extras;
+  for (int round = -1; round < options.repetitions; ++round) {
+    // The sessions grow all the time, into memory that was not used before.
+    const double exact_seconds = Median(attnd.Append(to_exact, kCalls));
+    const double echo_seconds = Median(echo.Append(to_echo, kCalls));
+    const double linear_seconds = Median(attnd.Append(to_linear, kCalls));
+    if (round < 0) continue;  // warms up
+    exact_p50.push_back(exact_seconds);
+    linear_p50.push_back(linear_seconds);
+    echo_p50.push_back(echo_seconds);
+    exact_ratios.push_back(exact_seconds / echo_seconds);
+    linear_extras.push_back(linear_seconds - echo_seconds);
+  }
+  const double engine_seconds = EngineSeconds(options, to_linear);
+  std::printf(
+      "append of 1 MiB: exact p50 %.1f us; linear %.1f us; echo %.1f us; linear engine alone "
+      "%.1f us\n",
+      Median(exact_p50) * kMicros, Median(linear_p50) * kMicros, Median(echo_p50) * kMicros,
+      engine_seconds * kMicros);
+  return {{"append_exact_of_echo", Median(exact_ratios), kExactAppendTarget, true},
+          {"append_linear_beyond_echo_of_engine", Median(linear_extras) / engine_seconds,
+           kLinearAppendTarget, true}};
+}
+
+std::vector<Bar> FairnessBars(const BenchOptions& options) {
+  constexpr int kCalls = 2000;
+  const Servers servers;
+  LoadClient client(servers.attnd.address());
+  LoadClient load_client(servers.attnd.address());
+  const v1::AttendRequest one = MakeAttend(CreateFilled(client, true, kLinearTokens), 1);
+  const v1::AttendRequest many =
+      MakeAttend(CreateFilled(load_client, false, kExactTokens), kLoadQueries);
+  std::vector<double> alone_p99;
+  std::vector<double> loaded_p99;
+  std::vector<double> extras;
+  int loads = 0;
+  for (int round = -1; round < options.repetitions; ++round) {
+    const double alone = Percentile(client.Attend(one, 1, kCalls), 99);
+    std::atomic<bool> stop = false;
+    std::thread load([&] { loads += load_client.AttendUntil(many, [&] { return stop.load(); }); });
+    const double loaded = Percentile(client.Attend(one, 1, kCalls), 99);
+    stop = true;
+    load.join();
+    if (round < 0) continue;  // warms up
+    alone_p99.push_back(alone);
+    loaded_p99.push_back(loaded);
+    extras.push_back(loaded - alone);
+  }
+  std::printf(
+      "attend of 1 query: p99 %.2f ms; %.2f ms beside %lld queries over %lld tokens, of which %d "
+      "were answered\n",
+      Median(alone_p99) * kMillis, Median(loaded_p99) * kMillis,
+      static_cast<long long>(kLoadQueries), static_cast<long long>(kExactTokens), loads);
+  return {{"fairness_added_p99_ms", Median(extras) * kMillis, kFairTargetMs, true}};
+}
+
+}  // namespace attnd::bench
