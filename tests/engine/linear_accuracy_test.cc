@@ -34,7 +34,7 @@ double HalfError(const std::vector<float>& outputs, const std::vector<double>& t
 }
 
 Errors ErrorsAfter(std::int64_t tokens) {
-  constexpr std::int64_t kChunk = 64 * 1024;
+  constexpr std::int64_t kChunk = kBlockTokens * 1024;
   const auto engine = MakeLinear(kShape, Config("elu_plus_one"));
   const std::vector<float> rows = NormalNumbers(kQueries * kShape.query_row(), 71, 8.0F);
   const std::shared_ptr<SealedState> sealed = engine->NewState();
@@ -73,7 +73,7 @@ Errors ErrorsAfter(std::int64_t tokens) {
 }
 
 TEST(LinearAccuracy, HoldsAfter200ThousandTokens) {
-  const Errors errors = ErrorsAfter(200'000 / 64 * 64);
+  const Errors errors = ErrorsAfter(200'000 / kBlockTokens * kBlockTokens);
   EXPECT_LT(errors.centred, 1e-6);
   EXPECT_LT(errors.offset, 1e-6);
 }

@@ -104,13 +104,13 @@ TEST_F(LinearOverflow, LargeTailsThatFitAreAccepted) {
 TEST_F(LinearOverflow, TotalsOverManyBlocksAreChecked) {
   const auto engine = MakeLinear(shape_, Config("relu"));
   // Each block adds 0.3 of the largest number: the fourth does not fit.
-  const std::int64_t tokens = 64 * 5;
+  const std::int64_t tokens = kBlockTokens * 5;
   const Stream stream = Tokens(Repeat(1.0F, tokens), Repeat(0.3F / 64 * kMax, tokens));
-  EXPECT_TRUE(CheckTail(*engine, stream, 64 * 3).ok());
-  EXPECT_EQ(CheckTail(*engine, stream, 64 * 4).code(), absl::StatusCode::kOutOfRange);
-  const Snapshot snapshot = At(*engine, stream, 64 * 3 + 1);
+  EXPECT_TRUE(CheckTail(*engine, stream, kBlockTokens * 3).ok());
+  EXPECT_EQ(CheckTail(*engine, stream, kBlockTokens * 4).code(), absl::StatusCode::kOutOfRange);
+  const Snapshot snapshot = At(*engine, stream, kBlockTokens * 3 + 1);
   const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr};
-  EXPECT_EQ(engine->Seal(*snapshot.sealed, 64 * 3, {&block, 1}, scratch_).code(),
+  EXPECT_EQ(engine->Seal(*snapshot.sealed, kBlockTokens * 3, {&block, 1}, scratch_).code(),
             absl::StatusCode::kOutOfRange);
 }
 
