@@ -1,0 +1,53 @@
+// MakeEngine refuses what an engine could not hold, with one line that names field, value and
+// limit.
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "engine/engine_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace attnd::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Refusal(const LayerShape& shape) {
+  const auto engine = MakeEngine({.shape = shape, .kind = ExactConfig{}});
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(engine.status().message());
+}
+
+TEST(MakeEngineTest, NamesFieldValueAndLimit) {
+  EXPECT_EQ(Refusal({0, 1, 1, 1, 1.0F}), "kv_heads is 0; it must be 1 to 4096");
+  EXPECT_EQ(Refusal({1, -4, 1, 1, 1.0F}), "query_heads is -4; it must be 1 to 4096");
+  EXPECT_EQ(Refusal({1, 1, 4097, 1, 1.0F}), "key_dim is 4097; it must be 1 to 4096");
+  EXPECT_EQ(Refusal({1, 1, 1, std::int64_t{1} << 40, 1.0F}),
+            "value_dim is 1099511627776; it must be 1 to 4096");
+  EXPECT_EQ(Refusal({2, 5, 1, 1, 1.0F}),
+            "query_heads is 5; it must be a multiple of kv_heads, which is 2");
+  EXPECT_EQ(Refusal({1, 4096, 4096, 1, 1.0F}),
+            "query_heads * key_dim is 16777216; it must be at most 1048576");
+  EXPECT_THAT(Refusal({1, 1, 1, 1, std::numeric_limits<float>::infinity()}),
+              HasSubstr("scale is inf"));
+  EXPECT_THAT(Refusal({1, 1, 1, 1, std::numeric_limits<float>::quiet_NaN()}),
+              HasSubstr("scale is nan"));
+}
+
+TEST(MakeEngineTest, MakesTheEngineThatIsAskedFor) {
+  const LayerShape shape = {2, 4, 8, 16, 0.5F};
+  const auto exact = MakeEngine({.shape = shape, .kind = ExactConfig{DataType::kBf16}});
+  ASSERT_TRUE(exact.ok()) << exact.status();
+  EXPECT_STREQ((*exact)->name(), "exact");
+  EXPECT_TRUE((*exact)->rounds_storage());
+  EXPECT_EQ((*exact)->shape().value_dim, 16);
+  const auto linear = MakeEngine({.shape = shape, .kind = LinearConfig{}});
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  EXPECT_STREQ((*linear)->name(), "linear");
+  EXPECT_EQ(MakeEngine({.shape = shape, .kind = ExactConfig{DataType::kF16}}).status().message(),
+            "exact.storage is F16; it must be F32 or BF16");
+}
+
+}  // namespace
+}  // namespace attnd::engine
