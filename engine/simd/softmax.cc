@@ -46,9 +46,9 @@ HWY_INLINE float SumOf16(const VF32 (&sum)[kSums]) {
 }
 
 // A row's mask as vector masks.
-class RowMask {
+class LaneMask {
  public:
-  explicit RowMask(std::uint64_t valid) { std::memcpy(bytes_, &valid, sizeof(valid)); }
+  explicit LaneMask(std::uint64_t valid) { std::memcpy(bytes_, &valid, sizeof(valid)); }
   HWY_INLINE hn::Mask<F32> At(std::int64_t vector) const {
     return hn::LoadMaskBits(F32(), bytes_ + vector * (kLanes / 8));
   }
@@ -68,7 +68,7 @@ HWY_INLINE float RowMax(const float* scores, std::uint64_t valid) {
       max1 = hn::Max(max1, hn::LoadU(d, scores + (v + 1) * kLanes));
     }
   } else {
-    const RowMask mask(valid);
+    const LaneMask mask(valid);
     for (std::int64_t v = 0; v < kVectors; ++v) {
       max0 = hn::Max(max0, hn::IfThenElse(mask.At(v), hn::LoadU(d, scores + v * kLanes), lowest));
     }
@@ -93,7 +93,7 @@ HWY_INLINE float RowWeights(float* scores, std::uint64_t valid, float max) {
       hn::StoreU(p, d, scores + v * kLanes);
     }
   } else {
-    const RowMask mask(valid);
+    const LaneMask mask(valid);
     for (std::int64_t v = 0; v < kVectors; ++v) {
       const VF32 s = hn::IfThenElseZero(mask.At(v), hn::LoadU(d, scores + v * kLanes));
       const VF32 p = hn::IfThenElseZero(mask.At(v), ExpNonPositive(d, hn::Sub(s, shift)));

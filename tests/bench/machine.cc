@@ -1,12 +1,12 @@
 #include "tests/bench/machine.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <new>
 
@@ -122,7 +122,7 @@ double MeasureReadBandwidthGBps(std::int64_t bytes) {
   // With small pages 8 streams give half as much again as 1 and with large ones a little less; page
   // walks make the difference.
   constexpr std::int64_t kStreams[] = {1, 2, 8};
-  constexpr std::int64_t kChunk = 8 * 64;
+  constexpr std::int64_t kChunk = 512;  // 64 floats for each of 8 streams
   const std::int64_t n =
       std::max<std::int64_t>(bytes / static_cast<std::int64_t>(sizeof(float)) / kChunk, 1) * kChunk;
   const LargePages memory(static_cast<std::size_t>(n) * sizeof(float));

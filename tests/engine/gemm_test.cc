@@ -219,6 +219,7 @@ TEST(Gemm, ThreadsAgreeWithEachOther) {
   RefGemmNN(kM, kN, kK, a.data(), kK, b.data(), kN, false, expected.data(), kN);
   std::vector<int> wrong(4, 0);
   std::vector<std::thread> threads;
+  threads.reserve(wrong.size());
   for (int& count : wrong) {
     threads.emplace_back([&a, &b, &expected, &count] {
       if (!GemmInitThread().ok()) ++count;

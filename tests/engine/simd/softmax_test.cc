@@ -1,9 +1,9 @@
 #include "engine/simd/softmax.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -83,7 +83,7 @@ TEST(OnlineSoftmax, MatchesF64OverSeveralBlocks) {
 
 TEST(OnlineSoftmax, RowsDoNotDependOnTheirCompany) {
   constexpr std::int64_t kRows = 50;
-  std::vector<float> together = RandomValues(kRows * 64, 7, 3.0F);
+  std::vector<float> together = RandomValues(kRows * kSoftmaxBlock, 7, 3.0F);
   std::vector<float> alone = together;
   std::vector<std::uint64_t> valid(kRows, kAll);
   for (std::size_t r = 0; r < kRows; r += 3) valid[r] = kAll >> r;
@@ -113,7 +113,7 @@ TEST(OnlineSoftmax, SumHasTheDocumentedLaneOrder) {
 }
 
 TEST(OnlineSoftmax, RowsWithoutAValidKeyStayEmpty) {
-  std::vector<float> scores(64 * 2, std::nanf(""));
+  std::vector<float> scores(128, std::nanf(""));
   Rows state(2);
   state.Step(scores, 64, {0});
   for (std::size_t r = 0; r < 2; ++r) {
@@ -162,7 +162,7 @@ TEST(OnlineSoftmax, AnyNonFiniteScoreIsSeenInTheSumForGoodAndNowhereElse) {
     for (const std::size_t at : {std::size_t{0}, std::size_t{13}, std::size_t{63}}) {
       for (const std::uint64_t mask :
            {kAll, kAll << 1U | (at == 0 ? 1U : 0U), std::uint64_t{1} << at}) {
-        std::vector<float> scores = RandomValues(3 * 64, 3);
+        std::vector<float> scores = RandomValues(3 * kSoftmaxBlock, 3);
         std::vector<float> clean = scores;
         scores[64 + at] = bad;
         Rows state(3), expected(3);
@@ -172,7 +172,7 @@ TEST(OnlineSoftmax, AnyNonFiniteScoreIsSeenInTheSumForGoodAndNowhereElse) {
           ASSERT_TRUE(std::isnan(state.sum[1])) << bad << " at " << at;
           ASSERT_EQ(state.sum[0], expected.sum[0]);
           ASSERT_EQ(state.sum[2], expected.sum[2]);
-          scores = RandomValues(3 * 64, 4 + block, 10.0F);
+          scores = RandomValues(3 * kSoftmaxBlock, 4 + block, 10.0F);
           clean = scores;
           state.Step(scores, 64, {kAll});
           expected.Step(clean, 64, {kAll});
@@ -206,7 +206,7 @@ TEST(RescaleRows, MultipliesAndSkipsOnes) {
       const std::size_t r = i / static_cast<std::size_t>(ld);
       const bool inside = i % static_cast<std::size_t>(ld) < static_cast<std::size_t>(cols);
       const float expected = inside && r != 1 ? before[i] * corr[r] : before[i];
-      ASSERT_EQ(std::memcmp(&acc[i], &expected, sizeof(float)), 0) << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(acc[i]), std::bit_cast<std::uint32_t>(expected)) << i;
     }
   }
 }
