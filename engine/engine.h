@@ -94,6 +94,9 @@ class Engine {
   // Features per key and kv-head that EncodeKeys writes; 0: the engine reads the keys themselves.
   virtual std::int64_t feature_dim() const = 0;
 
+  // c of the definition: features of a key, without padding; d_k where there is no map.
+  virtual std::int64_t map_dim() const { return shape().key_dim; }
+
   // Rounds `count` values in place to the type in which the engine stores keys and values. Identity
   // unless storage is narrower than f32.
   virtual void RoundToStorage(float* values, std::int64_t count) const = 0;

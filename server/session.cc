@@ -62,14 +62,22 @@ absl::Status Session::CheckLayer(std::int64_t layer) const {
 
 absl::Status Session::CheckGeneration(std::uint64_t generation) const {
   if (generation == generation_) return absl::OkStatus();
-  ErrorMetadata metadata = {{"generation", absl::StrCat(generation_)}};
-  MutexLock lock(&mutex_);
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    metadata.emplace_back(absl::StrCat("position.", i), absl::StrCat(states_[i]->position()));
-  }
+  ErrorMetadata metadata = PositionMetadata();
+  metadata.emplace_back("generation", absl::StrCat(generation_));
   return Error(v1::STALE_GENERATION,
                absl::StrCat("generation is ", generation, "; the session's is ", generation_),
                metadata);
+}
+
+ErrorMetadata Session::PositionMetadata() const {
+  // gRPC clients accept 8 KiB of trailers by default and see another error beyond that.
+  constexpr std::size_t kMaxLayers = 64;
+  ErrorMetadata metadata;
+  MutexLock lock(&mutex_);
+  for (std::size_t i = 0; i < std::min(states_.size(), kMaxLayers); ++i) {
+    metadata.emplace_back(absl::StrCat("position.", i), absl::StrCat(states_[i]->position()));
+  }
+  return metadata;
 }
 
 LayerStatePtr Session::layer(std::int64_t layer) const {
@@ -91,7 +99,7 @@ v1::Session Session::Describe() const {
     v1::EngineFacts& facts = *session.add_engine_facts();
     const engine::Engine& engine = *group.engine;
     facts.set_engine(engine.name());
-    facts.set_feature_dim(engine.feature_dim() > 0 ? engine.feature_dim() : engine.shape().key_dim);
+    facts.set_feature_dim(engine.map_dim());
     facts.set_fixed_bytes(engine.fixed_bytes());
     facts.set_bytes_per_token(engine.bytes_per_token());
   }

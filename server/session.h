@@ -29,6 +29,7 @@
 #include "engine/message_log.h"
 #include "server/admission.h"
 #include "server/clock.h"
+#include "server/error.h"
 #include "server/mutex.h"
 #include "server/scheduler.h"
 #include "server/session_config.h"
@@ -74,6 +75,9 @@ class Session {
   absl::Status CheckLayer(std::int64_t layer) const;
   // STALE_GENERATION with the current generation and positions.
   absl::Status CheckGeneration(std::uint64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // "position.<layer>" of the first 64 layers.
+  ErrorMetadata PositionMetadata() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   LayerStatePtr layer(std::int64_t layer) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::int64_t position(std::int64_t layer) const { return this->layer(layer)->position(); }

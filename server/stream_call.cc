@@ -242,17 +242,14 @@ absl::StatusOr<std::string> StreamCall::BindSession(const std::string& session_i
   if (session_id_.empty()) session_id_ = session_id;
   if (session_id.empty() || session_id == session_id_) return session_id_;
   return Error(v1::INVALID_FIELD,
-               absl::StrCat("session_id is not that of the stream's first message, '", session_id_,
-                            "'; a stream is for one session"));
+               "session_id is not that of the stream's first message; a stream is for one session");
 }
 
 absl::Status StreamCall::Standing(v1::ErrorReason reason, const std::string& message) const {
   ErrorMetadata metadata;
-  if (last_answered_) metadata.emplace_back("answered", absl::StrCat(*last_answered_));
   absl::StatusOr<SessionPtr> session = sessions_.Find({Session::kDefaultTenant, session_id_});
-  for (std::int64_t i = 0; session.ok() && i < (*session)->layers(); ++i) {
-    metadata.emplace_back(absl::StrCat("position.", i), absl::StrCat((*session)->position(i)));
-  }
+  if (session.ok()) metadata = (*session)->PositionMetadata();
+  if (last_answered_) metadata.emplace_back("answered", absl::StrCat(*last_answered_));
   return Error(reason, message, metadata);
 }
 

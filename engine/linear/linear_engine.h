@@ -33,6 +33,7 @@ class LinearEngine final : public Engine {
 
   // c rounded up to a multiple of 16; the features beyond c are zeros.
   std::int64_t feature_dim() const override { return dims_.features; }
+  std::int64_t map_dim() const override { return map_->feature_dim(); }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}
