@@ -37,7 +37,7 @@ void Admission::Release(std::int64_t bytes) {
 
 absl::Status StateBudget::Reserve(std::int64_t bytes) {
   const std::int64_t held = used_.fetch_add(bytes, std::memory_order_relaxed);
-  if (held + bytes > limit_) {
+  if (bytes > 0 && held + bytes > limit_) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return Error(v1::STATE_BYTES, absl::StrCat("sessions hold ", held, " bytes; ", bytes,
                                                " more would exceed max_state_bytes = ", limit_));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "server/error.h"
 #include "server/logging.h"
+#include "server/session_config.h"
 
 namespace attnd::server {
 namespace {
@@ -15,7 +16,10 @@ absl::Status GoneError(const std::string& id, v1::ErrorReason reason) {
   const char* what = reason == v1::EXPIRED   ? "expired: it was not used for its time-to-live"
                      : reason == v1::DELETED ? "was deleted"
                                              : "is not known to this server";
-  return Error(reason, absl::StrCat("session_id '", id, "' ", what));
+  // An id that no session can have may be long, and hold anything.
+  const std::string shown = CheckSessionId(id).ok() ? absl::StrCat("'", id, "' ")
+                                                    : absl::StrCat("of ", id.size(), " bytes ");
+  return Error(reason, absl::StrCat("session_id ", shown, what));
 }
 
 }  // namespace
@@ -42,7 +46,10 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
       found = sessions_.end();
     }
     if (found != sessions_.end()) {
-      if (found->second.session->identity() == plan.identity) return found->second.session;
+      if (found->second.session->identity() == plan.identity) {
+        const Session::Use use(*found->second.session);
+        return found->second.session;
+      }
       return Error(v1::SESSION_EXISTS,
                    absl::StrCat("session_id '", key.id, "' is in use with another configuration"));
     }
@@ -86,6 +93,7 @@ absl::StatusOr<SessionPtr> SessionTable::Update(
     const google::protobuf::Map<std::string, std::string>* labels) {
   absl::StatusOr<SessionPtr> session = Find(key);
   if (!session.ok()) return session;
+  const Session::Use use(**session);
   (*session)->Update(time_to_live, labels);
   MutexLock lock(&mutex_);
   const auto found = sessions_.find(key);
