@@ -204,6 +204,9 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   } else {
     AttendAtPosition(session, layer, request.min_position(), std::move(cancellation),
                      std::move(job));
+    // A drain that began after the check above may have ended the waits before this one.
+    absl::Status accepting = CheckAccepting();
+    if (!accepting.ok()) session->EndWaits(accepting);
   }
   return absl::OkStatus();
 }
