@@ -101,10 +101,11 @@ void Worker::RunStream(Schedule& schedule) {
     const auto intended = schedule.Next(Schedule::Clock::now());
     if (!intended.has_value()) break;
     const TimePoint begin = WaitFor(*intended);
-    const absl::Status sent = SendOnStream(**stream, [this, begin, &window](absl::Status status) {
-      Count(begin, status);
-      window.release();
-    });
+    const absl::Status sent =
+        SendOnStream(**stream, [this, begin, &window](const absl::Status& status) {
+          Count(begin, status);
+          window.release();
+        });
     if (sent.ok()) continue;
     Count(begin, sent);
     window.release();
@@ -115,7 +116,8 @@ void Worker::RunStream(Schedule& schedule) {
   if (!end.ok()) Count(Schedule::Clock::now(), end);
 }
 
-absl::Status Worker::SendOnStream(client::Stream& stream, std::function<void(absl::Status)> done) {
+absl::Status Worker::SendOnStream(client::Stream& stream,
+                                  std::function<void(const absl::Status&)> done) {
   const auto finish = [done = std::move(done)](const auto& result) { done(result.status()); };
   if (command_.call == "append") {
     const client::LayerTokens tokens = payload_.tokens();

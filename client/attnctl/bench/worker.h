@@ -64,7 +64,7 @@ class Worker {
   void RunUnary(Schedule& schedule);
   void RunStream(Schedule& schedule);
   absl::Status CallUnary();
-  absl::Status SendOnStream(client::Stream& stream, std::function<void(absl::Status)> done);
+  absl::Status SendOnStream(client::Stream& stream, std::function<void(const absl::Status&)> done);
   void Count(Schedule::Clock::time_point begin, const absl::Status& status);
   // When to begin the call that was meant for `intended`.
   Schedule::Clock::time_point WaitFor(Schedule::Clock::time_point intended) const;
