@@ -47,8 +47,8 @@ Segment<Element>& KeyValueState<Element>::ClaimBlocks(BlockPlace place, std::int
   const auto index = static_cast<std::size_t>(place.segment);
   const std::int64_t end = place.offset + count;
   if (index == segments_.size()) {
-    segments_.push_back(
-        std::make_shared<Segment<Element>>(layout_, SegmentBlocks(place.segment), end));
+    segments_.push_back(std::make_shared<Segment<Element>>(
+        layout_, SegmentBlocks(place.segment, full_segment_), end));
     bytes_ += segments_.back()->bytes();
   } else if (!segments_[index]->Claim(place.offset, end)) {
     segments_[index] =
@@ -61,9 +61,10 @@ template <typename Element>
 absl::Status KeyValueState<Element>::Append(std::span<const Block> blocks) {
   try {
     while (!blocks.empty()) {
-      const BlockPlace place = PlaceOfBlock(blocks_);
-      const std::int64_t count = std::min(static_cast<std::int64_t>(blocks.size()),
-                                          SegmentBlocks(place.segment) - place.offset);
+      const BlockPlace place = PlaceOfBlock(blocks_, full_segment_);
+      const std::int64_t count =
+          std::min(static_cast<std::int64_t>(blocks.size()),
+                   SegmentBlocks(place.segment, full_segment_) - place.offset);
       Segment<Element>& segment = ClaimBlocks(place, count);
       for (std::int64_t i = 0; i < count; ++i) {
         StoreBlock(layout_, blocks[static_cast<std::size_t>(i)], place.offset + i, segment);

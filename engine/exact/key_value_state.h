@@ -1,8 +1,8 @@
 // The exact engine's sealed state: all keys and values of a layer's complete blocks.
 //
 // A state is a list of shared segments and a count, so that a copy is cheap: a million tokens are
-// about 1,000 pointers, which copy in about 10 microseconds. Append() changes the copy only, never
-// a state that shares segments with it; see segment.h for how that is kept.
+// at most 1,000 pointers, which copy in about 10 microseconds. Append() changes the copy only,
+// never a state that shares segments with it; see segment.h for how that is kept.
 //
 // Thread safety: a state that is no longer appended to may be read from any thread; different
 // states may be read and appended to at the same time even where they share segments.
@@ -32,7 +32,10 @@ struct BlockView {
 template <typename Element>
 class KeyValueState final : public SealedState {
  public:
-  explicit KeyValueState(const LayerShape& shape) : layout_(shape) {}
+  explicit KeyValueState(const LayerShape& shape)
+      : layout_(shape),
+        full_segment_(FullSegmentBlocks(layout_.kv_heads * layout_.elements() *
+                                        static_cast<std::int64_t>(sizeof(Element)))) {}
 
   // Shares the segments of `other`.
   KeyValueState(const KeyValueState& other) = default;
@@ -48,7 +51,7 @@ class KeyValueState final : public SealedState {
 
   // Requires 0 <= kv_head < kv_heads and 0 <= index < blocks().
   BlockView<Element> block(std::int64_t kv_head, std::int64_t index) const {
-    const BlockPlace place = PlaceOfBlock(index);
+    const BlockPlace place = PlaceOfBlock(index, full_segment_);
     const Segment<Element>& segment = *segments_[static_cast<std::size_t>(place.segment)];
     const Element* keys = segment.block(kv_head, place.offset);
     return {keys, keys + layout_.key_elements(), segment.valid(place.offset)};
@@ -59,6 +62,7 @@ class KeyValueState final : public SealedState {
   Segment<Element>& ClaimBlocks(BlockPlace place, std::int64_t count);
 
   BlockLayout layout_;
+  std::int64_t full_segment_;  // in blocks
   std::vector<std::shared_ptr<Segment<Element>>> segments_;
   std::int64_t blocks_ = 0;
   std::int64_t bytes_ = 0;
