@@ -63,9 +63,9 @@ class SessionHandle {
   absl::StatusOr<AttendResult> Attend(std::int64_t layer, const ConstTensor& queries,
                                       const AttendOptions& options = {});
 
-  // Appends tokens and answers the queries of the same tokens causally. If a call of several messages
-  // fails partway, the answers of its acknowledged tokens are lost with it: where they matter, send
-  // pieces that fit one message.
+  // Appends tokens and answers the queries of the same tokens causally. If a call of several
+  // messages fails partway, the answers of its acknowledged tokens are lost with it: where they
+  // matter, send pieces that fit one message.
   absl::StatusOr<StepResult> Step(const LayerTokens& tokens, const ConstTensor& queries,
                                   const StepOptions& options = {});
 
