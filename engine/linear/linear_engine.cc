@@ -113,9 +113,9 @@ std::unique_ptr<AttendPlan> LinearEngine::NewPlan() const {
 }
 
 std::int64_t LinearEngine::fixed_bytes() const {
-  const std::int64_t state = dims_.totals() * 8 + dims_.summary() * 4;
+  const std::int64_t state = dims_.totals() * 8 + dims_.summary() * 4 + 8;
   const std::int64_t tail = kBlockTokens * 4 * (dims_.features + shape_.key_dim + shape_.value_dim);
-  return shape_.kv_heads * (state + tail);
+  return static_cast<std::int64_t>(sizeof(LinearState)) + shape_.kv_heads * (state + tail);
 }
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,
