@@ -29,6 +29,8 @@ namespace {
 
 // How often Drain() looks whether the work under way has ended.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(5);
+// A session in use whose time-to-live is a nanosecond must not keep the reaper running.
+constexpr std::int64_t kShortestSleepNanos = 10'000'000;
 // The health service's name of the whole server is "".
 constexpr char kServiceName[] = "attnd.v1.AttentionService";
 
@@ -94,7 +96,7 @@ void Server::Impl::Maintain() {
     const std::int64_t next = sessions.ExpireIdle();
     mutex.Lock();
     const std::int64_t wait = std::min(patience, next - clock.MonotonicNanos());
-    if (!stopping && wait > 0) stop_maintenance.WaitFor(&mutex, wait);
+    if (!stopping) stop_maintenance.WaitFor(&mutex, std::max(wait, kShortestSleepNanos));
   }
   mutex.Unlock();
 }

@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::int32_t kDefaultPage = 100;
 constexpr std::int32_t kMaxPage = 1000;
+// Tag and length of a message within another, and the page token.
+constexpr std::int64_t kFieldBytes = 8;
+constexpr std::int64_t kMaxPageToken = 256;
 
 SessionKey KeyOf(const std::string& id) { return {Session::kDefaultTenant, id}; }
 
@@ -84,12 +87,18 @@ absl::Status Service::DoList(const v1::ListSessionsRequest& request,
   const std::int64_t size = request.page_size() == 0 ? kDefaultPage : request.page_size();
   const std::vector<SessionPtr> sessions =
       sessions_.List(Session::kDefaultTenant, request.page_token(), size + 1, request.labels());
+  std::int64_t bytes = kMaxPageToken;
   for (const SessionPtr& session : sessions) {
-    if (response.sessions_size() == size) {
+    v1::Session described = session->Describe();
+    bytes += static_cast<std::int64_t>(described.ByteSizeLong()) + kFieldBytes;
+    const bool full =
+        response.sessions_size() == size ||
+        (response.sessions_size() > 0 && bytes > services_.options.max_response_bytes);
+    if (full) {
       response.set_next_page_token(response.sessions().rbegin()->session_id());
       break;
     }
-    *response.add_sessions() = session->Describe();
+    *response.add_sessions() = std::move(described);
   }
   return absl::OkStatus();
 }
