@@ -1,0 +1,137 @@
+// A row of StreamRequest messages, each behind its length in two bytes, at a session of one exact
+// and one linear layer.
+//
+// Half of the messages are sent to the session and its generation whatever they say, or nothing
+// would get past these two checks. What must hold: each is answered once, a mutation that failed
+// changed nothing, one that succeeded moved the layer by its tokens or was a retry, and at the end
+// no request, byte or state is left.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "server/error.h"
+#include "server/session_config.h"
+#include "tests/fuzz/fuzz_server.h"
+
+namespace attnd::server {
+namespace {
+
+SessionPlan Plan(const Options& options) {
+  v1::SessionConfig config;
+  v1::LayerGroup& exact = *config.add_layer_groups();
+  exact.set_key_dim(2);
+  exact.mutable_exact();
+  v1::LayerGroup& linear = *config.add_layer_groups();
+  linear.set_key_dim(2);
+  linear.set_value_dim(1);
+  linear.set_query_heads(2);
+  linear.mutable_linear()->mutable_feature_map()->set_kind(v1::SQUARED_RELU);
+  return *PlanSession(config, options);
+}
+
+absl::Status Handle(FuzzServer& server, v1::StreamRequest& request, v1::StreamResponse& response) {
+  auto answer = std::make_shared<std::promise<absl::Status>>();
+  std::future<absl::Status> answered = answer->get_future();
+  // A second answer would throw.
+  const Answered on_answer = [answer](const absl::Status& status, Admission::Ticket) {
+    answer->set_value(status);
+  };
+  const CallOrigin origin = {Transport::kStream, SystemClock().MonotonicNanos(),
+                             std::numeric_limits<std::int64_t>::max(),
+                             std::make_shared<Cancellation>()};
+  switch (request.message_case()) {
+    case v1::StreamRequest::kAppend:
+      server.messages.Append(origin, request.append(), *response.mutable_append(), on_answer);
+      break;
+    case v1::StreamRequest::kAttend:
+      server.messages.Attend(origin, request.attend(), *response.mutable_attend(), on_answer);
+      // Nobody will append while this one waits.
+      if (request.attend().wait() && request.attend().min_position() > 0) {
+        origin.cancellation->Cancel();
+      }
+      break;
+    case v1::StreamRequest::kStep:
+      server.messages.Step(origin, request.step(), *response.mutable_step(), on_answer);
+      break;
+    case v1::StreamRequest::MESSAGE_NOT_SET:
+      return absl::OkStatus();
+  }
+  return answered.get();
+}
+
+void Aim(v1::StreamRequest& request, const Session& session) {
+  if (request.has_append()) {
+    request.mutable_append()->set_session_id(session.key().id);
+    request.mutable_append()->set_generation(session.generation());
+  } else if (request.has_attend()) {
+    request.mutable_attend()->set_session_id(session.key().id);
+  } else if (request.has_step()) {
+    request.mutable_step()->set_session_id(session.key().id);
+    request.mutable_step()->set_generation(session.generation());
+  }
+}
+
+void CheckAnswer(const absl::Status& status, const v1::StreamRequest& request,
+                 const v1::StreamResponse& response, std::int64_t before, std::int64_t after) {
+  if (!status.ok()) {
+    Require(before == after, "a message that failed changes nothing");
+    const bool given_up = status.code() == absl::StatusCode::kCancelled;
+    Require(given_up || ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED, "a failure has a reason");
+    Require(ReasonOf(status) != v1::INTERNAL_ERROR, "no invariant of the server is broken");
+    Require(status.message().size() < 1000 &&
+                std::string(status.message()).find('\n') == std::string::npos,
+            "a message is one short line");
+    return;
+  }
+  if (request.has_attend()) {
+    Require(before == after, "an Attend changes nothing");
+  } else if (request.has_step()) {
+    Require((after == before) == response.step().replayed(), "a Step applies or is a retry");
+    Require(response.step().position() <= after, "a Step tells where its tokens end");
+  } else if (request.has_append()) {
+    Require((after == before) == response.append().replayed(), "an Append applies or is a retry");
+  }
+}
+
+std::int64_t Tokens(const Session& session) { return session.position(0) + session.position(1); }
+
+void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
+  auto created = server.sessions.Create({Session::kDefaultTenant, "s"}, Plan(server.options));
+  Require(created.ok(), "a small session is made");
+  SessionPtr session = *std::move(created);
+  for (int messages = 0; messages < 16 && size >= 2; ++messages) {
+    const std::size_t length = std::min<std::size_t>(data[0] | (data[1] & 0x7F) << 8, size - 2);
+    const bool aim = (data[1] & 0x80) == 0;
+    v1::StreamRequest request;
+    v1::StreamResponse response;
+    const bool parsed = request.ParseFromArray(data + 2, static_cast<int>(length));
+    data += 2 + length;
+    size -= 2 + length;
+    if (!parsed || request.message_case() == v1::StreamRequest::MESSAGE_NOT_SET) continue;
+    if (aim) Aim(request, *session);
+    const std::int64_t before = Tokens(*session);
+    const absl::Status status = Handle(server, request, response);
+    CheckAnswer(status, request, response, before, Tokens(*session));
+  }
+  Require(server.sessions.Delete(session->key()).ok(), "a session can be deleted");
+  // Answers come a moment before their jobs end.
+  while (server.scheduler.jobs() > 0) std::this_thread::yield();
+  session = nullptr;
+  Require(server.admission.requests() == 0 && server.admission.bytes() == 0, "tickets come back");
+  Require(server.budget.used() == 0, "state is given back");
+}
+
+}  // namespace
+}  // namespace attnd::server
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static auto& server = *new attnd::server::FuzzServer;
+  attnd::server::Run(server, data, size);
+  return 0;
+}
