@@ -14,9 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "server/clock.h"
 #include "server/mutex.h"
+#include "tests/server/fake_clock.h"
 
 namespace attnd::server {
 namespace {
@@ -215,60 +217,56 @@ TEST(Scheduler, AShortJobDoesNotWaitForAnotherSessionsQueue) {
   EXPECT_LE(others_before, 8);
 }
 
-// Shares of two flows that both always have work, by the time they got.
+// The share of the second of two flows that both always have work, one in long and one in short
+// quanta. Time is what the quanta say, so that the machine has no part in it.
 double Share(const std::string& tenant_a, std::uint64_t a_sessions, const std::string& tenant_b) {
-  Scheduler scheduler(1, SystemClock());
+  FakeClock clock;
+  Scheduler scheduler(1, clock);
   Gate gate;
-  std::atomic<bool> stop{false};
-  std::atomic<std::int64_t> a{0};
-  std::atomic<std::int64_t> b{0};
-  scheduler.Submit("gate", 99, std::make_unique<Quanta>(1, [&](int) { gate.Wait(); }));
-  // A's quanta are long, B's are short; each job ends when it is told.
-  class Endless final : public Job {
-   public:
-    Endless(std::chrono::microseconds spin, std::atomic<std::int64_t>* sum, std::atomic<bool>* stop)
-        : spin_(spin), sum_(sum), stop_(stop) {}
-    Next Advance(engine::Scratch& /*scratch*/) override {
-      // The time that passed, not the time that was meant: the machine may be busy.
-      const auto start = std::chrono::steady_clock::now();
-      Spin(spin_);
-      *sum_ += (std::chrono::steady_clock::now() - start).count();
-      return *stop_ ? Next::kEnd : Next::kAdvance;
-    }
+  const std::int64_t end = clock.MonotonicNanos() + 2'000'000'000;
+  absl::Duration a;
+  absl::Duration b;
+  const auto endless = [&clock, end](absl::Duration quantum, absl::Duration* sum) {
+    class Endless final : public Job {
+     public:
+      Endless(FakeClock& clock, std::int64_t end, absl::Duration quantum, absl::Duration* sum)
+          : clock_(clock), end_(end), quantum_(quantum), sum_(sum) {}
+      Next Advance(engine::Scratch& /*scratch*/) override {
+        clock_.Advance(quantum_);
+        *sum_ += quantum_;
+        return clock_.MonotonicNanos() < end_ ? Next::kAdvance : Next::kEnd;
+      }
 
-   private:
-    const std::chrono::microseconds spin_;
-    std::atomic<std::int64_t>* const sum_;
-    std::atomic<bool>* const stop_;
+     private:
+      FakeClock& clock_;
+      const std::int64_t end_;
+      const absl::Duration quantum_;
+      absl::Duration* const sum_;
+    };
+    return std::make_unique<Endless>(clock, end, quantum, sum);
   };
-  for (std::uint64_t s = 0; s < a_sessions; ++s) {
-    for (int i = 0; i < 4; ++i) {
-      scheduler.Submit(tenant_a, s,
-                       std::make_unique<Endless>(std::chrono::microseconds(900), &a, &stop));
-    }
-  }
+  scheduler.Submit("gate", 99, std::make_unique<Quanta>(1, [&](int) { gate.Wait(); }));
   for (int i = 0; i < 4; ++i) {
-    scheduler.Submit(tenant_b, 1000,
-                     std::make_unique<Endless>(std::chrono::microseconds(100), &b, &stop));
+    for (std::uint64_t s = 0; s < a_sessions; ++s) {
+      scheduler.Submit(tenant_a, s, endless(absl::Microseconds(900), &a));
+    }
+    scheduler.Submit(tenant_b, 1000, endless(absl::Microseconds(100), &b));
   }
   gate.Open();
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
-  const double share = static_cast<double>(b) / static_cast<double>(a + b);
-  stop = true;
   scheduler.Stop();
-  return share;
+  return absl::FDivDuration(b, a + b);
 }
 
 TEST(Scheduler, SessionsOfATenantShareTimeEvenlyWhateverTheirQuanta) {
   const double share = Share("t", 1, "t");
-  EXPECT_GT(share, 0.35);
-  EXPECT_LT(share, 0.65);
+  EXPECT_GT(share, 0.4);
+  EXPECT_LT(share, 0.6);
 }
 
 TEST(Scheduler, TenantsShareTimeEvenlyHoweverManySessionsTheyHave) {
   const double share = Share("many", 20, "one");
-  EXPECT_GT(share, 0.35);
-  EXPECT_LT(share, 0.65);
+  EXPECT_GT(share, 0.4);
+  EXPECT_LT(share, 0.6);
 }
 
 TEST(Scheduler, StopWaitsForJobsAndForTheJobsTheySubmit) {
