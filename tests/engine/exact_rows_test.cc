@@ -74,7 +74,10 @@ TEST(ExactRowsTest, OutputsAreNeverNegativeZero) {
   const LayerShape shape = {1, 1, 4, 4, 1.0F};
   const auto engine = MakeExact(shape);
   Tokens tokens = RandomTokens(shape, 100, 47);
+  // Equal weights; -2^-149 / 100 rounds to -0.
+  std::fill(tokens.keys.begin(), tokens.keys.end(), 0.0F);
   std::fill(tokens.values.begin(), tokens.values.end(), -0.0F);
+  std::fill_n(tokens.values.begin(), 4, -std::numeric_limits<float>::denorm_min());
   const std::vector<float> queries = RandomValues(20 * shape.query_row(), 48);
   ExpectZeros(Attend(*engine, At(*engine, tokens, 100), queries.data(), 1).outputs);
   ExpectZeros(Attend(*engine, At(*engine, tokens, 100), queries.data(), 20).outputs);
