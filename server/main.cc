@@ -13,11 +13,11 @@
 
 #include "absl/status/status.h"
 #include "engine/cpu.h"
-#include "server/allocator.h"
 #include "server/clock.h"
 #include "server/logging.h"
 #include "server/options.h"
 #include "server/ready_file.h"
+#include "server/runtime.h"
 #include "server/server.h"
 #include "server/version.h"
 
@@ -57,7 +57,7 @@ int Run(int argc, char** argv) {
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  TuneAllocator();
+  TuneRuntime();
   absl::Status pinned = engine::PinIsa(options.isa);
   if (!pinned.ok()) return Fail(pinned, kUsageError);
 

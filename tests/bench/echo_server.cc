@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "server/allocator.h"
 #include "server/options.h"
 #include "server/ready_file.h"
+#include "server/runtime.h"
 #include "server/transport_options.h"
 
 namespace attnd::bench {
@@ -53,7 +53,7 @@ int Main(int argc, char** argv) {
   sigemptyset(&stop);
   sigaddset(&stop, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &stop, nullptr);
-  server::TuneAllocator();
+  server::TuneRuntime();
 
   Echo echo;
   grpc::ServerBuilder builder;

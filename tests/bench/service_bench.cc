@@ -1,5 +1,5 @@
 // attnd_service_bench [GROUP...]: the server's bars, over loopback.
-#include "server/allocator.h"
+#include "server/runtime.h"
 #include "tests/bench/bars.h"
 
 int main(int argc, char** argv) {
@@ -8,6 +8,6 @@ int main(int argc, char** argv) {
       {"append", attnd::bench::AppendLatencyBars},
       {"fairness", attnd::bench::FairnessBars},
   };
-  attnd::server::TuneAllocator();
+  attnd::server::TuneRuntime();
   return attnd::bench::BenchMain(kGroups, argc, argv);
 }

@@ -1,0 +1,13 @@
+// Settings of the libraries that a process with a gRPC server stands on.
+#ifndef ATTND_SERVER_RUNTIME_H_
+#define ATTND_SERVER_RUNTIME_H_
+
+namespace attnd::server {
+
+// Keeps the memory of large messages in the process, and Abseil's mutexes from looking for cycles.
+// Call it in main, before threads exist.
+void TuneRuntime();
+
+}  // namespace attnd::server
+
+#endif  // ATTND_SERVER_RUNTIME_H_
