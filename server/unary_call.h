@@ -48,6 +48,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
  private:
   void OnCancel() override { cancellation_->Cancel(); }
   void OnDone() override { delete this; }
+  // Both reactions are short, so they run where gRPC notices the event, as its own default
+  // reactor's do, and not on a thread of its executor: one change of threads less per call.
+  bool InternalInlineable() override { return true; }
 
   const RpcMethod method_;
   const Clock& clock_;
