@@ -1,10 +1,17 @@
 #include "server/attend_job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/layer_stream.h"
 
 namespace attnd::server {
+namespace {
+
+// Multiply-adds that a worker does in about five microseconds.
+constexpr std::int64_t kBriefOperations = 1 << 16;
+
+}  // namespace
 
 AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
                      v1::AttendResponse& response)
@@ -13,6 +20,16 @@ AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, con
       queries_(queries),
       spec_(spec),
       response_(response) {}
+
+bool AttendJob::brief() const {
+  const engine::LayerShape& shape = engine_.shape();
+  // An engine that keeps no tokens reads its features and the open block instead.
+  const std::int64_t rows = engine_.bytes_per_token() > 0
+                                ? state_->position()
+                                : engine_.feature_dim() + engine::kBlockTokens;
+  const std::int64_t row_operations = shape.query_heads * (shape.key_dim + shape.value_dim);
+  return queries_.rows <= kBriefOperations / std::max<std::int64_t>(rows * row_operations, 1);
+}
 
 Job::Next AttendJob::Advance(engine::Scratch& scratch) {
   const bool begins = plan_ == nullptr;

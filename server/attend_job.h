@@ -25,6 +25,7 @@ class AttendJob : public Job {
   // The state to answer from; called once, before the job is queued.
   void Observe(LayerStatePtr state) { state_ = std::move(state); }
 
+  bool brief() const override;
   Next Advance(engine::Scratch& scratch) override;
   std::int64_t chains() const override { return plan_->chains(); }
   bool RunChain(std::int64_t chain, engine::Scratch& scratch) override {

@@ -22,6 +22,8 @@ class Job {
   enum class Next { kAdvance, kChains, kEnd };
 
   virtual ~Job() = default;
+  // Whether it is expected to end within about ten microseconds.
+  virtual bool brief() const { return false; }
   virtual Next Advance(engine::Scratch& scratch) = 0;
   // Chains of the phase that Advance has opened by returning kChains; at least 1.
   virtual std::int64_t chains() const { return 0; }

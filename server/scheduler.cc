@@ -18,9 +18,15 @@ void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::un
   entry->job = std::move(job);
   entry->tenant = tenant;
   entry->session = session;
-  MutexLock lock(&mutex_);
-  ++jobs_;
-  Enqueue(std::move(entry));
+  bool wake = false;
+  {
+    MutexLock lock(&mutex_);
+    ++jobs_;
+    Enqueue(std::move(entry));
+    wake = ClaimWake();
+  }
+  // Without the lock, which the woken worker takes first thing.
+  if (wake) wake_.Signal();
 }
 
 std::int64_t Scheduler::jobs() const {
@@ -44,7 +50,25 @@ void Scheduler::Enqueue(EntryPtr entry) {
   if (tenant.turns.empty()) turns_.push_back(entry->tenant);
   if (session.ready.empty()) tenant.turns.push_back(entry->session);
   session.ready.push_back(std::move(entry));
-  wake_.Signal();
+  ++ready_;
+}
+
+// Whether a sleeping worker is to be woken for the queued jobs; the caller then signals.
+bool Scheduler::ClaimWake() {
+  if (sleeping_ == 0 || ready_ == 0) return false;
+  if (soon_free_ > 0 && ready_ <= soon_free_ * kBriefPerWake) return false;
+  --sleeping_;
+  ++soon_free_;
+  ++wakes_;
+  return true;
+}
+
+// Waits for a wake-up, or for the end.
+void Scheduler::Sleep() {
+  --soon_free_;
+  ++sleeping_;
+  while (wakes_ == 0 && !(stopping_ && jobs_ == 0)) wake_.Wait(&mutex_);
+  wakes_ = std::max<std::int64_t>(wakes_ - 1, 0);
 }
 
 // Takes the next job in turn out of its queue. A flow whose credit is used up gets its next credit
@@ -69,6 +93,7 @@ Scheduler::EntryPtr Scheduler::Pick() {
     }
     EntryPtr entry = std::move(session.ready.front());
     session.ready.pop_front();
+    --ready_;
     if (session.ready.empty()) {
       tenant.turns.pop_front();
       tenant.sessions.erase(session_id);
@@ -99,21 +124,28 @@ void Scheduler::Work() {
   // A failure shows again in the first product, where it has a request to be reported to.
   engine::GemmInitThread().IgnoreError();
   engine::Scratch scratch;
+  bool soon_free = false;
   while (true) {
     EntryPtr entry;
     std::int64_t chain = -1;
+    bool wake = false;
     {
       MutexLock lock(&mutex_);
+      if (!soon_free) ++soon_free_;
       while (turns_.empty()) {
         if (stopping_ && jobs_ == 0) return;
-        wake_.Wait(&mutex_);
+        Sleep();
       }
       entry = Pick();
       if (entry->in_phase) {
         chain = TakeChain(*entry);
         if (entry->ready()) Enqueue(entry);
       }
+      soon_free = chain < 0 && entry->job->brief();
+      if (!soon_free) --soon_free_;
+      wake = ClaimWake();
     }
+    if (wake) wake_.Signal();
     if (chain < 0) {
       RunAlone(entry, scratch);
     } else {
