@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/call_context.h"
 #include "server/error.h"
+#include "server/tsan.h"
 
 namespace attnd::server {
 
@@ -75,6 +76,7 @@ void StreamCall::OnCancel() {
 
 void StreamCall::OnDone() {
   registry_.Remove(this);
+  TakeOver(this);
   delete this;
 }
 
@@ -123,6 +125,7 @@ std::optional<absl::Status> StreamCall::HandleAndProceed() {
     handling_waiting_ = false;
     end = Proceed();
   }
+  HandOver(this);
   mutex_.Unlock();
   return end;
 }
@@ -225,6 +228,7 @@ std::optional<absl::Status> StreamCall::Proceed() {
 void StreamCall::ProceedAndFinish() {
   mutex_.Lock();
   std::optional<absl::Status> end = Proceed();
+  HandOver(this);
   mutex_.Unlock();
   FinishIfOver(end);
 }
@@ -234,6 +238,7 @@ void StreamCall::FinishIfOver(const std::optional<absl::Status>& end) {
   if (!end) return;
   services_.metrics.RpcHandled(RpcMethod::kStream, static_cast<int>(end->code()),
                                services_.clock.MonotonicNanos() - start_nanos_);
+  HandOver(this);
   Finish(ToGrpcStatus(*end));
 }
 

@@ -13,6 +13,7 @@
 #include "server/clock.h"
 #include "server/error.h"
 #include "server/metrics.h"
+#include "server/tsan.h"
 
 namespace attnd::server {
 
@@ -30,6 +31,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
         cancellation_(std::make_shared<Cancellation>()) {
     metrics_.RpcStarted(method_);
     metrics_.MessageReceived(method_);
+    HandOver(this);
   }
 
   CallOrigin origin() const {
@@ -42,12 +44,20 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     if (status.ok()) metrics_.MessageSent(method_);
     metrics_.RpcHandled(method_, static_cast<int>(status.code()),
                         clock_.MonotonicNanos() - arrival_nanos_);
+    HandOver(this);
     Finish(ToGrpcStatus(status));
   }
 
  private:
-  void OnCancel() override { cancellation_->Cancel(); }
-  void OnDone() override { delete this; }
+  void OnCancel() override {
+    TakeOver(this);
+    cancellation_->Cancel();
+    HandOver(this);
+  }
+  void OnDone() override {
+    TakeOver(this);
+    delete this;
+  }
   // Both reactions are short, so they run where gRPC notices the event, as its own default
   // reactor's do, and not on a thread of its executor: one change of threads less per call.
   bool InternalInlineable() override { return true; }
