@@ -106,7 +106,8 @@ void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
   Require(created.ok(), "a small session is made");
   SessionPtr session = *std::move(created);
   for (int messages = 0; messages < 16 && size >= 2; ++messages) {
-    const std::size_t length = std::min<std::size_t>(data[0] | (data[1] & 0x7F) << 8, size - 2);
+    const std::size_t length =
+        std::min(std::size_t{data[0]} + (std::size_t{data[1]} & 0x7F) * 256, size - 2);
     const bool aim = (data[1] & 0x80) == 0;
     v1::StreamRequest request;
     v1::StreamResponse response;
