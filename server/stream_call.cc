@@ -75,8 +75,8 @@ void StreamCall::OnCancel() {
 }
 
 void StreamCall::OnDone() {
-  registry_.Remove(this);
   TakeOver(this);
+  registry_.Remove(this);
   delete this;
 }
 
