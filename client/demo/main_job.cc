@@ -130,14 +130,22 @@ absl::Status MainJob::AskQuestions() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<float>> MainJob::OutputsOf(const v1::Answer& answer,
+                                                      std::int64_t count) const {
+  auto outputs = client::ToFloats(answer.outputs());
+  if (!outputs.ok()) return outputs.status();
+  const std::int64_t expected = count * data_.values.row_size();
+  if (static_cast<std::int64_t>(outputs->size()) != expected) {
+    return absl::InternalError(absl::StrCat("outputs: ", outputs->size(), " numbers for ", count,
+                                            " queries, expected ", expected));
+  }
+  return outputs;
+}
+
 absl::Status MainJob::Keep(const v1::Answer& answer, const Rows& queries, std::int64_t first,
                            std::int64_t count, std::int64_t visible, bool causal) {
-  const auto outputs = client::ToFloats(answer.outputs());
+  const auto outputs = OutputsOf(answer, count);
   if (!outputs.ok()) return outputs.status();
-  const auto row = static_cast<std::size_t>(data_.values.row_size());
-  if (outputs->size() != row * static_cast<std::size_t>(count)) {
-    return absl::InternalError("an answer has another shape than its queries");
-  }
   for (std::int64_t i = 0; i < count; ++i) {
     const auto begin = outputs->begin() + i * data_.values.row_size();
     answered_.push_back({queries.row(first + i),
@@ -151,13 +159,7 @@ Difference MainJob::CompareWithReference() const {
   Difference difference;
   const Reference reference(kind_, data_, double{scale_});
   for (const Answered& answer : answered_) {
-    const std::vector<double> expected = reference.Answer(answer.query, answer.visible);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const double error = std::abs(double{answer.outputs[i]} - expected[i]);
-      // Not std::max: a NaN must not pass for a small number.
-      if (!(error <= difference.absolute)) difference.absolute = error;
-      difference.scale = std::max(difference.scale, std::abs(expected[i]));
-    }
+    difference.Add(answer.outputs, reference.Answer(answer.query, answer.visible));
   }
   return difference;
 }
@@ -172,6 +174,10 @@ absl::StatusOr<bool> MainJob::SameBitsWhenAppendedAtOnce() {
   const auto at_once = at_once_->Attend(0, data_.question_tensor);
   if (!pieces.ok()) return pieces.status();
   if (!at_once.ok()) return at_once.status();
+  for (const AttendResult* result : {&*pieces, &*at_once}) {
+    const auto outputs = OutputsOf(result->answer, data_.questions.rows);
+    if (!outputs.ok()) return outputs.status();
+  }
   return pieces->answer.outputs().data() == at_once->answer.outputs().data();
 }
 

@@ -13,17 +13,11 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/demo/dataset.h"
+#include "client/demo/difference.h"
 #include "client/demo/reference.h"
 #include "client/session.h"
 
 namespace attnd::demo {
-
-struct Difference {
-  // Largest |output - reference| and largest |reference|.
-  double absolute = 0;
-  double scale = 0;
-  double relative() const { return scale > 0 ? absolute / scale : absolute; }
-};
 
 class MainJob {
  public:
@@ -52,6 +46,8 @@ class MainJob {
   };
 
   absl::StatusOr<std::shared_ptr<client::SessionHandle>> Create();
+  // The outputs of `count` queries. INTERNAL if there are more or fewer.
+  absl::StatusOr<std::vector<float>> OutputsOf(const v1::Answer& answer, std::int64_t count) const;
   client::LayerTokens Tokens(std::int64_t first, std::int64_t count) const;
   absl::Status AppendPiece(std::int64_t first, std::int64_t count);
   absl::Status StepPiece(std::int64_t first, std::int64_t count);

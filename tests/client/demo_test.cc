@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "client/demo/dataset.h"
+#include "client/demo/difference.h"
 #include "client/demo/main_job.h"
 #include "client/demo/reference.h"
 
@@ -38,6 +41,35 @@ TEST(DemoReference, LinearByHand) {
   EXPECT_NEAR(reference.Answer(query, 2)[0], (3 * first + 6 * second) / (first + second), 1e-14);
   EXPECT_NEAR(reference.Answer(query, 3)[0],
               (3 * first + 6 * second + 9 * third) / (first + second + third), 1e-14);
+}
+
+TEST(DemoDifference, IsRelativeToTheLargestOutput) {
+  Difference difference;
+  EXPECT_EQ(difference.relative(), 0);
+  difference.Add(std::array{1.0F, -4.0F}, std::array{1.5, -4.0});
+  difference.Add(std::array{2.0F}, std::array{2.25});
+  EXPECT_EQ(difference.relative(), 0.5 / 4);
+}
+
+TEST(DemoDifference, ANaNFollowedByAGoodOutputDidPass) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    Difference output;
+    output.Add(std::array{1.0F, bad, 1.0F}, std::array{1.0, 1.0, 1.0});
+    output.Add(std::array{1.0F}, std::array{1.0});
+    EXPECT_EQ(output.relative(), std::numeric_limits<double>::infinity()) << bad;
+    Difference reference;
+    reference.Add(std::array{bad, 1.0F}, std::array{double{bad}, 1.0});
+    EXPECT_EQ(reference.relative(), std::numeric_limits<double>::infinity()) << bad;
+  }
+}
+
+TEST(DemoDifference, AnotherNumberOfOutputsIsNoMatch) {
+  Difference difference;
+  difference.Add(std::array{1.0F}, std::array{1.0, 1.0});
+  difference.Add(std::array{1.0F, 1.0F}, std::array{1.0, 1.0});
+  EXPECT_EQ(difference.relative(), std::numeric_limits<double>::infinity());
 }
 
 TEST(DemoDatasets, AreThereAndFitTogether) {
