@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "tests/client/fake_server.h"
+#include "attnd/v1/attention.pb.h"
+#include "tests/client/fake_error.h"
 
 namespace attnd::client {
 namespace {

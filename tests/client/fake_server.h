@@ -1,18 +1,15 @@
 // An AttentionService for tests of the client library: in memory, on a free loopback port, with
 // failures on demand.
 //
-// It keeps the contract's rules for positions, generations, remembered messages and replayed Steps,
-// and refuses messages and answers over its limits. Its arithmetic is a stand-in whose result shows
-// which tokens and which query went in: out[h][j] = q[h][0] + sum over visible unmasked tokens of
-// v[h / g][j]. F32 only. Thread-safe.
+// It keeps the contract's rules (tests/client/fake_sessions.h) and refuses messages and answers
+// over its limits. Thread-safe.
 #ifndef ATTND_TESTS_CLIENT_FAKE_SERVER_H_
 #define ATTND_TESTS_CLIENT_FAKE_SERVER_H_
 
-#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -21,13 +18,9 @@
 
 #include "attnd/v1/attention.grpc.pb.h"
 #include "grpcpp/server.h"
+#include "tests/client/fake_sessions.h"
 
 namespace attnd::client {
-
-// A gRPC status with an ErrorInfo, and a RetryInfo if `retry_milliseconds` is not negative.
-grpc::Status FakeError(grpc::StatusCode code, const std::string& reason, const std::string& message,
-                       const std::map<std::string, std::string>& metadata = {},
-                       int retry_milliseconds = -1);
 
 class FakeServer final : public v1::AttentionService::Service {
  public:
@@ -49,12 +42,16 @@ class FakeServer final : public v1::AttentionService::Service {
   void SetStreamGate(bool open);
   // Streams end with this status after so many answers, the next messages unread.
   void EndStreamsAfter(int answers, grpc::Status status);
+  // Streams begin with an empty answer that nothing was asked for.
+  void BeginStreamsWithAnAnswer();
   // Every session gets a new generation, as after a restore that lost tokens.
   void RaiseGenerations();
 
   // What was seen.
   struct Seen {
     std::int64_t calls = 0;
+    // Until the last call's deadline.
+    std::chrono::nanoseconds time_left{0};
     std::int64_t largest_request = 0;
     std::int64_t largest_answer = 0;
     std::int64_t applied_messages = 0;
@@ -87,47 +84,24 @@ class FakeServer final : public v1::AttentionService::Service {
                              v1::ServerInfo* response) override;
 
  private:
-  struct Layer {
-    v1::LayerGroup group;
-    std::int64_t position = 0;
-    // Values of unmasked tokens, zeros for masked ones: [position, H, d_v].
-    std::vector<float> values;
-    // Content of every accepted message by its position, and the last Step's answer.
-    std::map<std::int64_t, std::string> messages;
-    std::int64_t last_step_position = -1;
-    v1::StepResponse last_step;
-  };
-  struct Session {
-    v1::Session facts;
-    std::vector<Layer> layers;
-  };
-
   // Counts the call and says how it is to fail; `lose_answer` is set if it fails after its work.
   grpc::Status Enter(grpc::ServerContext* context, std::int64_t bytes, bool* lose_answer);
   grpc::Status Leave(const grpc::Status& status, std::int64_t bytes, bool lose_answer);
-  grpc::Status Find(const std::string& id, Session** session);
-  grpc::Status CheckMutation(const v1::LayerTokens& tokens, std::uint64_t generation,
-                             const std::string& content, Session& session, bool* replayed);
-  void Apply(const v1::LayerTokens& tokens, const std::string& content, Layer* layer);
-  grpc::Status Answer(const Layer& layer, const v1::Tensor& queries,
-                      const v1::AnswerOptions& options, std::int64_t first_visible, bool causal,
-                      v1::Answer* answer);
   grpc::Status DoAppend(const v1::AppendRequest& request, v1::AppendResponse* response);
   grpc::Status DoAttend(const v1::AttendRequest& request, v1::AttendResponse* response);
   grpc::Status DoStep(const v1::StepRequest& request, v1::StepResponse* response);
-  void Describe(const Session& session, v1::Session* response);
 
   std::string target_;
   std::unique_ptr<grpc::Server> server_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, Session> sessions_;
-  std::uint64_t next_generation_ = 1000;
+  FakeSessions sessions_;
   std::deque<grpc::Status> fail_next_;
   int drop_next_ = 0;
   bool stream_gate_open_ = true;
   bool stopping_ = false;
+  bool unasked_answers_ = false;
   int end_streams_after_ = -1;
   grpc::Status end_streams_with_;
   Seen seen_;
