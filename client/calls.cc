@@ -13,6 +13,13 @@ absl::Status CheckLayer(std::int64_t layer, std::span<const LayerShape> layers) 
       absl::StrCat("layer: ", layer, " is not below the session's ", layers.size(), " layers"));
 }
 
+absl::Status CheckQueries(std::int64_t layer, const ConstTensor& queries,
+                          std::span<const LayerShape> layers) {
+  if (const absl::Status status = CheckLayer(layer, layers); !status.ok()) return status;
+  const LayerShape& shape = layers[static_cast<std::size_t>(layer)];
+  return CheckTensor(queries, "queries", shape.query_heads, shape.key_dim);
+}
+
 absl::Status JoinTensors(v1::Tensor* piece, v1::Tensor* whole) {
   if (whole->shape().empty()) {
     *whole = std::move(*piece);
@@ -100,15 +107,37 @@ absl::Status CheckTokens(std::span<const LayerTokens> tokens, std::span<const La
   return absl::OkStatus();
 }
 
-absl::Status CheckQueries(std::int64_t layer, const ConstTensor& queries,
-                          std::span<const LayerShape> layers) {
-  if (const absl::Status status = CheckLayer(layer, layers); !status.ok()) return status;
-  const LayerShape& shape = layers[static_cast<std::size_t>(layer)];
-  return CheckTensor(queries, "queries", shape.query_heads, shape.key_dim);
+absl::Status CheckAttend(std::int64_t layer, const ConstTensor& queries,
+                         const AttendOptions& options, std::span<const LayerShape> layers) {
+  if (const absl::Status status = CheckQueries(layer, queries, layers); !status.ok()) return status;
+  if (!options.query_positions.empty() &&
+      static_cast<std::int64_t>(options.query_positions.size()) != queries.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("query_positions: ", options.query_positions.size(), " numbers for ",
+                     queries.rows(), " queries"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStep(const LayerTokens& tokens, const ConstTensor& queries,
+                       std::span<const LayerShape> layers) {
+  absl::Status status = CheckTokens({&tokens, 1}, layers);
+  status.Update(CheckQueries(tokens.layer, queries, layers));
+  if (!status.ok()) return status;
+  if (queries.rows() != tokens.keys.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queries: ", queries.rows(), " rows, keys have ", tokens.keys.rows()));
+  }
+  return absl::OkStatus();
 }
 
 std::int64_t TokenRowBytes(const LayerTokens& tokens) {
   return RowBytes(tokens.keys) + RowBytes(tokens.values) + (tokens.mask.empty() ? 0 : 1);
+}
+
+std::int64_t QueryRowBytes(const ConstTensor& queries, const AttendOptions& options) {
+  // A query position is a varint of at most 10 bytes.
+  return RowBytes(queries) + (options.query_positions.empty() ? 0 : 10);
 }
 
 void FillTokens(const LayerTokens& tokens, std::int64_t first, std::int64_t count,

@@ -74,11 +74,14 @@ struct StepResult {
 // Checks of a call before anything is sent; INVALID_ARGUMENT names the field. `layers` are the
 // session's.
 absl::Status CheckTokens(std::span<const LayerTokens> tokens, std::span<const LayerShape> layers);
-absl::Status CheckQueries(std::int64_t layer, const ConstTensor& queries,
-                          std::span<const LayerShape> layers);
+absl::Status CheckAttend(std::int64_t layer, const ConstTensor& queries,
+                         const AttendOptions& options, std::span<const LayerShape> layers);
+absl::Status CheckStep(const LayerTokens& tokens, const ConstTensor& queries,
+                       std::span<const LayerShape> layers);
 
 // Bytes per row of a checked request.
 std::int64_t TokenRowBytes(const LayerTokens& tokens);
+std::int64_t QueryRowBytes(const ConstTensor& queries, const AttendOptions& options);
 
 // Rows [first, first + count) of checked tokens as a message with its position.
 void FillTokens(const LayerTokens& tokens, std::int64_t first, std::int64_t count,

@@ -11,6 +11,9 @@ namespace {
 // Bytes of a message that are not tensor data: ids of at most 128 characters, shapes, lengths,
 // tags.
 constexpr std::int64_t kMessageOverhead = 4096;
+// The same of one LayerTokens: some 60 bytes, at most 110 with the longest numbers that its shapes,
+// lengths and position can have.
+constexpr std::int64_t kLayerOverhead = 128;
 
 }  // namespace
 
@@ -33,6 +36,13 @@ ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& optio
   chunk.request_bytes = std::min(chunk.max_request_bytes, options.target_request_bytes);
   chunk.response_bytes = std::min(chunk.max_response_bytes, options.target_response_bytes);
   return chunk;
+}
+
+ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers) {
+  limits.max_request_bytes =
+      std::max<std::int64_t>(limits.max_request_bytes - layers * kLayerOverhead, 0);
+  limits.request_bytes = std::min(limits.request_bytes, limits.max_request_bytes);
+  return limits;
 }
 
 std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options) {

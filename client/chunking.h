@@ -41,6 +41,10 @@ struct ChunkLimits {
 
 ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& options);
 
+// The same for a request with the tokens of `layers` layers, each of which costs some bytes beside
+// its tensors.
+ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers);
+
 // Upper bound of the answer's bytes per query row, apart from what every answer costs.
 std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options);
 

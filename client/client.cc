@@ -4,16 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/duration.h"
 #include "client/session.h"
 #include "client/transport.h"
 
 namespace attnd::client {
 namespace {
-
-void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
-  to->set_seconds(absl::IDivDuration(from, absl::Seconds(1), &from));
-  to->set_nanos(static_cast<std::int32_t>(absl::ToInt64Nanoseconds(from)));
-}
 
 absl::Status RequireId(const std::string& id) {
   return id.empty() ? absl::InvalidArgumentError("session id is empty") : absl::OkStatus();
@@ -88,7 +84,7 @@ absl::StatusOr<v1::Session> Client::UpdateSession(const std::string& id,
   v1::UpdateSessionRequest request;
   request.set_session_id(id);
   if (update.time_to_live.has_value()) {
-    SetDuration(*update.time_to_live, request.mutable_time_to_live());
+    *request.mutable_time_to_live() = ToProto(*update.time_to_live);
   }
   if (update.labels.has_value()) {
     request.mutable_labels()->mutable_labels()->insert(update.labels->begin(),

@@ -24,14 +24,22 @@ absl::Status RunWithRetries(const RetryPolicy& policy, absl::Time deadline, Cloc
                             const std::function<double()>& uniform,
                             const std::function<absl::Status(absl::Duration)>& attempt) {
   absl::Duration backoff = policy.initial_backoff;
+  absl::Duration attempt_timeout =
+      policy.max_attempts > 1 ? policy.attempt_timeout : absl::InfiniteDuration();
+  int counted = 0;
   for (int number = 1;; ++number) {
     const absl::Duration left = deadline - clock.Now();
-    absl::Status status = attempt(std::min(left, policy.attempt_timeout));
+    absl::Status status = attempt(std::min(left, attempt_timeout));
     if (status.ok() || !IsRetryable(status)) return status;
+    if (policy.max_attempts > 1 && absl::IsDeadlineExceeded(status)) {
+      attempt_timeout *= 2;
+    } else {
+      ++counted;
+    }
 
     absl::Duration pause = backoff * (0.5 + 0.5 * uniform());
     pause = std::max(pause, RetryDelayOf(status).value_or(absl::ZeroDuration()));
-    if (number >= policy.max_attempts || clock.Now() + pause >= deadline) {
+    if (counted >= policy.max_attempts || clock.Now() + pause >= deadline) {
       if (number == 1) return status;
       return WithMessage(status, absl::StrCat(status.message(), " (after ", number, " attempts)"));
     }

@@ -4,7 +4,8 @@
 // a client-made id, and Append and Step carry their position, so that the server recognises a
 // message it has applied before. Repeated are:
 //   UNAVAILABLE                      the server was not reached, or the answer was lost;
-//   DEADLINE_EXCEEDED of an attempt  while the call's own deadline lies ahead;
+//   DEADLINE_EXCEEDED of an attempt  while the call's own deadline lies ahead, with more time for
+//                                    the next attempt;
 //   RESOURCE_EXHAUSTED + RetryInfo   a limit that passes by itself.
 // Everything else is the caller's to see at once.
 #ifndef ATTND_CLIENT_RETRY_H_
@@ -19,13 +20,15 @@
 namespace attnd::client {
 
 struct RetryPolicy {
-  // Attempts in all; 1 means no retry.
+  // Attempts that may fail by anything but their own deadline; 1 means no retry, and that the only
+  // attempt gets all the time there is.
   int max_attempts = 8;
   // Pause before the second attempt; doubled for each further one. Each pause is multiplied by
   // a random number between 1/2 and 1, and is never shorter than what the server asks for.
   absl::Duration initial_backoff = absl::Milliseconds(50);
   absl::Duration max_backoff = absl::Seconds(5);
-  // Time for one attempt.
+  // Time for the first attempt, which notices a server that has stopped answering. Doubled after
+  // each attempt that it ended, so that a call that needs longer succeeds within its deadline.
   absl::Duration attempt_timeout = absl::Seconds(30);
 };
 

@@ -110,7 +110,8 @@ absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTo
     row_bytes += TokenRowBytes(entry);
     all = std::max(all, entry.keys.rows());
   }
-  const auto rows = RowsPerMessage(limits_, row_bytes, 0);
+  const auto rows =
+      RowsPerMessage(ForLayers(limits_, static_cast<std::int64_t>(tokens.size())), row_bytes, 0);
   if (!rows.ok()) return rows.status();
 
   AppendResult result;
@@ -130,11 +131,7 @@ absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTo
     if (!status.ok()) return Partway(status, first, all, "tokens of the call were acknowledged");
     ++result.messages;
     result.replayed_messages += response.replayed() ? 1 : 0;
-    for (const v1::LayerTokens& sent : request.tokens()) {
-      // Not from the answer: a replayed message may lie before what is there already.
-      const std::int64_t end = sent.position() + sent.keys().shape(0);
-      ledger_->SetAcknowledged(sent.layer(), std::max(end, ledger_->Acknowledged(sent.layer())));
-    }
+    for (const v1::LayerTokens& sent : request.tokens()) Acknowledge(sent);
   }
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     result.positions.push_back(positions[i] + tokens[i].keys.rows());
@@ -142,23 +139,25 @@ absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTo
   return result;
 }
 
+void SessionHandle::Acknowledge(const v1::LayerTokens& sent) {
+  // Not from the answer: a replayed message may lie before what is there already.
+  const std::int64_t end = sent.position() + sent.keys().shape(0);
+  ledger_->SetAcknowledged(sent.layer(), std::max(end, ledger_->Acknowledged(sent.layer())));
+}
+
 absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const ConstTensor& queries,
                                                    const AttendOptions& options) {
-  if (const absl::Status status = CheckQueries(layer, queries, shapes_); !status.ok()) {
+  if (const absl::Status status = CheckAttend(layer, queries, options, shapes_); !status.ok()) {
     return status;
   }
-  if (!options.query_positions.empty() &&
-      static_cast<std::int64_t>(options.query_positions.size()) != queries.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("query_positions: ", options.query_positions.size(), " numbers for ",
-                     queries.rows(), " queries"));
-  }
-  // A query position is a varint of at most 10 bytes.
-  const std::int64_t request_row = RowBytes(queries) + (options.query_positions.empty() ? 0 : 10);
-  auto rows = RowsPerMessage(limits_, request_row, AnswerBytesPerRow(shape(layer), options.answer));
+  auto rows = RowsPerMessage(limits_, QueryRowBytes(queries, options),
+                             AnswerBytesPerRow(shape(layer), options.answer));
   if (!rows.ok()) return rows.status();
 
   const absl::Time deadline = transport_->DeadlineFor(options.call);
+  RetryPolicy retry = transport_->options().retry;
+  // A server that waits as it was asked to is not one that has stopped answering.
+  if (options.wait) retry.attempt_timeout = absl::InfiniteDuration();
   AttendResult result;
   v1::AttendRequest request;
   v1::AttendResponse response;
@@ -168,7 +167,7 @@ absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const Con
     request.set_session_id(id_);
     FillAttend(layer, queries, options, first, count, &request);
     absl::Status status =
-        transport_->Call(&Transport::Stub::Attend, id_, request, &response, deadline);
+        transport_->Call(&Transport::Stub::Attend, id_, request, &response, deadline, retry);
     if (!status.ok() && Shrink(status, &*rows)) continue;
     if (status.ok()) status = JoinAnswers(response.mutable_answer(), &result.answer);
     if (!status.ok()) return status;
@@ -183,21 +182,31 @@ absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const Con
 absl::StatusOr<StepResult> SessionHandle::Step(const LayerTokens& tokens,
                                                const ConstTensor& queries,
                                                const StepOptions& options) {
-  absl::Status status = CheckTokens({&tokens, 1}, shapes_);
-  status.Update(CheckQueries(tokens.layer, queries, shapes_));
-  if (!status.ok()) return status;
-  if (queries.rows() != tokens.keys.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: ", queries.rows(), " rows, keys have ", tokens.keys.rows()));
-  }
-  const absl::Time deadline = transport_->DeadlineFor(options.call);
-  Turn turn(*ledger_, {tokens.layer});
-  status = turn.Take(transport_->WaitDeadline(deadline));
-  if (!status.ok()) return status;
-  return StepLocked(tokens, queries, options.answer, deadline);
+  return StepFrom(std::nullopt, tokens, queries, options);
 }
 
-absl::StatusOr<StepResult> SessionHandle::StepLocked(const LayerTokens& tokens,
+absl::StatusOr<StepResult> SessionHandle::StepAt(const LayerTokens& tokens, std::int64_t position,
+                                                 const ConstTensor& queries,
+                                                 const StepOptions& options) {
+  return StepFrom(position, tokens, queries, options);
+}
+
+absl::StatusOr<StepResult> SessionHandle::StepFrom(std::optional<std::int64_t> position,
+                                                   const LayerTokens& tokens,
+                                                   const ConstTensor& queries,
+                                                   const StepOptions& options) {
+  if (const absl::Status status = CheckStep(tokens, queries, shapes_); !status.ok()) return status;
+  const absl::Time deadline = transport_->DeadlineFor(options.call);
+  Turn turn(*ledger_, {tokens.layer});
+  if (const absl::Status status = turn.Take(transport_->WaitDeadline(deadline)); !status.ok()) {
+    return status;
+  }
+  return StepLocked(position.value_or(ledger_->Acknowledged(tokens.layer)), tokens, queries,
+                    options.answer, deadline);
+}
+
+absl::StatusOr<StepResult> SessionHandle::StepLocked(std::int64_t position,
+                                                     const LayerTokens& tokens,
                                                      const ConstTensor& queries,
                                                      const v1::AnswerOptions& answer,
                                                      absl::Time deadline) {
@@ -213,14 +222,14 @@ absl::StatusOr<StepResult> SessionHandle::StepLocked(const LayerTokens& tokens,
     request.Clear();
     request.set_session_id(id_);
     request.set_generation(generation_);
-    FillTokens(tokens, first, count, ledger_->Acknowledged(tokens.layer), request.mutable_tokens());
+    FillTokens(tokens, first, count, position + first, request.mutable_tokens());
     ToProto(Rows(queries, first, count), request.mutable_queries());
     *request.mutable_options() = answer;
     absl::Status status =
         transport_->Call(&Transport::Stub::Step, id_, request, &response, deadline);
     if (!status.ok() && Shrink(status, &*rows)) continue;
     if (status.ok()) {
-      ledger_->SetAcknowledged(tokens.layer, request.tokens().position() + count);
+      Acknowledge(request.tokens());
       status = JoinAnswers(response.mutable_answer(), &result.answer);
     }
     if (!status.ok()) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,6 +70,13 @@ class SessionHandle {
   absl::StatusOr<StepResult> Step(const LayerTokens& tokens, const ConstTensor& queries,
                                   const StepOptions& options = {});
 
+  // The same, beginning at the given position instead of the current one: repeats a call whose
+  // outcome another process did not learn. The server remembers only the answer to a layer's last
+  // message; of a call of several messages that got further than one, a repetition fails with
+  // FAILED_PRECONDITION (STEP_REPLAY_EXPIRED).
+  absl::StatusOr<StepResult> StepAt(const LayerTokens& tokens, std::int64_t position,
+                                    const ConstTensor& queries, const StepOptions& options = {});
+
   // Reads the session and takes over its positions. ABORTED if its generation has changed: attach
   // again. Requires that no other call of this handle is running.
   absl::StatusOr<v1::Session> Refresh(const CallOptions& call = {});
@@ -80,8 +88,15 @@ class SessionHandle {
   absl::StatusOr<AppendResult> AppendLocked(std::span<const LayerTokens> tokens,
                                             std::vector<std::int64_t> positions,
                                             absl::Time deadline);
-  absl::StatusOr<StepResult> StepLocked(const LayerTokens& tokens, const ConstTensor& queries,
-                                        const v1::AnswerOptions& answer, absl::Time deadline);
+  // At the layer's acknowledged position if none is given.
+  absl::StatusOr<StepResult> StepFrom(std::optional<std::int64_t> position,
+                                      const LayerTokens& tokens, const ConstTensor& queries,
+                                      const StepOptions& options);
+  absl::StatusOr<StepResult> StepLocked(std::int64_t position, const LayerTokens& tokens,
+                                        const ConstTensor& queries, const v1::AnswerOptions& answer,
+                                        absl::Time deadline);
+  // Tokens that the server has. Requires the layer's turn.
+  void Acknowledge(const v1::LayerTokens& sent);
 
   const std::shared_ptr<Transport> transport_;
   const v1::ServerLimits server_limits_;

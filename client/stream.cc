@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/duration.h"
 #include "client/error.h"
 #include "client/transport.h"
 
@@ -59,8 +60,7 @@ Stream::Stream(std::shared_ptr<Transport> transport, StreamSession session,
     : transport_(std::move(transport)), session_(std::move(session)), options_(options) {
   transport_->Prepare(session_.id, &context_);
   if (options_.lifetime > absl::ZeroDuration()) {
-    context_.set_deadline(std::chrono::system_clock::now() +
-                          absl::ToChronoNanoseconds(options_.lifetime));
+    context_.set_deadline(std::chrono::system_clock::now() + ToChrono(options_.lifetime));
   }
   call_ = transport_->stub().Stream(&context_);
   reader_ = std::thread([this] { ReadAnswers(); });
@@ -84,9 +84,9 @@ absl::Status Stream::Append(std::span<const LayerTokens> tokens, Callback<Append
     rows = std::max(rows, entry.keys.rows());
     changes.push_back({entry.layer, entry.keys.rows()});
   }
-  if (bytes > session_.limits.max_request_bytes) {
-    return TooLarge("keys", rows, session_.limits.max_request_bytes / ((bytes + rows - 1) / rows));
-  }
+  const std::int64_t limit =
+      ForLayers(session_.limits, static_cast<std::int64_t>(tokens.size())).max_request_bytes;
+  if (bytes > limit) return TooLarge("keys", rows, limit / ((bytes + rows - 1) / rows));
   return Send(
       changes, /*is_step=*/false, bytes,
       [&](std::span<const std::int64_t> positions, v1::StreamRequest* request) {
@@ -112,16 +112,11 @@ absl::Status Stream::Append(std::span<const LayerTokens> tokens, Callback<Append
 
 absl::Status Stream::Attend(std::int64_t layer, const ConstTensor& queries,
                             const AttendOptions& options, Callback<AttendResult> done) {
-  if (const absl::Status status = CheckQueries(layer, queries, session_.shapes); !status.ok()) {
+  if (const absl::Status status = CheckAttend(layer, queries, options, session_.shapes);
+      !status.ok()) {
     return status;
   }
-  if (!options.query_positions.empty() &&
-      static_cast<std::int64_t>(options.query_positions.size()) != queries.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("query_positions: ", options.query_positions.size(), " numbers for ",
-                     queries.rows(), " queries"));
-  }
-  const std::int64_t row = RowBytes(queries) + (options.query_positions.empty() ? 0 : 10);
+  const std::int64_t row = QueryRowBytes(queries, options);
   const std::int64_t answer_row =
       AnswerBytesPerRow(session_.shapes[static_cast<std::size_t>(layer)], options.answer);
   const std::int64_t fits = std::min(session_.limits.max_request_bytes / row,
@@ -146,12 +141,8 @@ absl::Status Stream::Attend(std::int64_t layer, const ConstTensor& queries,
 
 absl::Status Stream::Step(const LayerTokens& tokens, const ConstTensor& queries,
                           const v1::AnswerOptions& answer_options, Callback<StepResult> done) {
-  absl::Status status = CheckTokens({&tokens, 1}, session_.shapes);
-  status.Update(CheckQueries(tokens.layer, queries, session_.shapes));
-  if (!status.ok()) return status;
-  if (queries.rows() != tokens.keys.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queries: ", queries.rows(), " rows, keys have ", tokens.keys.rows()));
+  if (const absl::Status status = CheckStep(tokens, queries, session_.shapes); !status.ok()) {
+    return status;
   }
   const std::int64_t row = TokenRowBytes(tokens) + RowBytes(queries);
   const std::int64_t answer_row =

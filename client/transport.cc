@@ -1,8 +1,11 @@
 #include "client/transport.h"
 
+#include <algorithm>
+#include <limits>
 #include <random>
 #include <utility>
 
+#include "client/duration.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -12,8 +15,11 @@ namespace {
 
 constexpr char kSessionHeader[] = "x-attnd-session";
 
+// An infinite time is the largest number, which gRPC takes for "never".
 int Milliseconds(absl::Duration duration) {
-  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
+  return static_cast<int>(
+      std::clamp<std::int64_t>(absl::ToInt64Milliseconds(duration), 0, kLargest));
 }
 
 std::unique_ptr<Transport::Stub> MakeStub(const ClientOptions& options) {
@@ -55,8 +61,7 @@ absl::Time Transport::DeadlineFor(const CallOptions& call) const {
 }
 
 std::chrono::steady_clock::time_point Transport::WaitDeadline(absl::Time deadline) const {
-  return std::chrono::steady_clock::now() +
-         absl::ToChronoNanoseconds(deadline - options_.clock->Now());
+  return std::chrono::steady_clock::now() + ToChrono(deadline - options_.clock->Now());
 }
 
 void Transport::Prepare(const std::string& session_id, grpc::ClientContext* context) const {

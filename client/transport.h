@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "attnd/v1/attention.grpc.pb.h"
+#include "client/duration.h"
 #include "client/error.h"
 #include "client/mutex.h"
 #include "client/options.h"
@@ -39,15 +40,22 @@ class Transport {
   absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const std::string& session_id, const Request& request, Response* response,
                     absl::Time deadline) {
-    return RunWithRetries(options_.retry, deadline, *options_.clock, options_.uniform,
-                          [&](absl::Duration timeout) -> absl::Status {
-                            grpc::ClientContext context;
-                            Prepare(session_id, &context);
-                            context.set_deadline(std::chrono::system_clock::now() +
-                                                 absl::ToChronoNanoseconds(timeout));
-                            response->Clear();
-                            return FromGrpc((stub_.get()->*method)(&context, request, response));
-                          });
+    return Call(method, session_id, request, response, deadline, options_.retry);
+  }
+  // The same with other retries than ClientOptions.retry.
+  template <class Request, class Response>
+  absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    const std::string& session_id, const Request& request, Response* response,
+                    absl::Time deadline, const RetryPolicy& retry) {
+    return RunWithRetries(
+        retry, deadline, *options_.clock, options_.uniform,
+        [&](absl::Duration timeout) -> absl::Status {
+          grpc::ClientContext context;
+          Prepare(session_id, &context);
+          context.set_deadline(std::chrono::system_clock::now() + ToChrono(timeout));
+          response->Clear();
+          return FromGrpc((stub_.get()->*method)(&context, request, response));
+        });
   }
 
   // Adds the session's metadata.

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/duration.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace attnd::attnctl {
@@ -73,9 +74,7 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
   if (!flags.time_to_live.empty()) {
     const auto duration = ParsePositiveDuration(flags.time_to_live, "--ttl");
     if (!duration.ok()) return duration.status();
-    const std::int64_t nanos = absl::ToInt64Nanoseconds(*duration);
-    config.mutable_time_to_live()->set_seconds(nanos / 1'000'000'000);
-    config.mutable_time_to_live()->set_nanos(static_cast<std::int32_t>(nanos % 1'000'000'000));
+    *config.mutable_time_to_live() = client::ToProto(*duration);
   }
   const auto labels = ParseLabels(flags.labels);
   if (!labels.ok()) return labels.status();

@@ -4,7 +4,7 @@
 
 #include "client/error.h"
 #include "tests/client/fake_clock.h"
-#include "tests/client/fake_server.h"
+#include "tests/client/fake_error.h"
 
 namespace attnd::client {
 namespace {
@@ -84,6 +84,53 @@ TEST_F(Retry, AnAttemptGetsNoMoreTimeThanIsLeft) {
   EXPECT_EQ(last_time_, absl::Seconds(5));
   EXPECT_TRUE(Run({absl::OkStatus()}, absl::Seconds(500)).ok());
   EXPECT_EQ(last_time_, absl::Seconds(30));
+}
+
+TEST_F(Retry, ACallThatNeedsLongerThanAnAttemptNeverSucceeded) {
+  policy_.max_attempts = 2;
+  policy_.attempt_timeout = absl::Seconds(30);
+  std::vector<absl::Duration> granted;
+  const absl::Status status = RunWithRetries(
+      policy_, clock_.Now() + absl::Minutes(20), clock_, [] { return 1.0; },
+      [&](absl::Duration time) -> absl::Status {
+        granted.push_back(time);
+        const absl::Duration needed = absl::Seconds(200);
+        clock_.Sleep(std::min(time, needed));
+        return time < needed ? absl::DeadlineExceededError("slow") : absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(granted, (std::vector<absl::Duration>{absl::Seconds(30), absl::Seconds(60),
+                                                  absl::Seconds(120), absl::Seconds(240)}));
+}
+
+TEST_F(Retry, AttemptsThatRunOutOfTimeGaveUpLongBeforeTheDeadline) {
+  policy_.max_attempts = 3;
+  const absl::Time begin = clock_.Now();
+  const absl::Time deadline = begin + absl::Minutes(10);
+  int attempts = 0;
+  const absl::Status status = RunWithRetries(
+      policy_, deadline, clock_, [] { return 1.0; },
+      [&](absl::Duration time) {
+        ++attempts;
+        clock_.Sleep(time);
+        return absl::DeadlineExceededError("no answer");
+      });
+  EXPECT_EQ(status.message(), "no answer (after 5 attempts)");  // 30, 60, 120, 240 s and the rest
+  EXPECT_EQ(attempts, 5);
+  EXPECT_EQ(clock_.Now(), deadline);
+}
+
+TEST_F(Retry, OtherFailuresStillCount) {
+  policy_.max_attempts = 2;
+  EXPECT_EQ(Run({absl::DeadlineExceededError("slow"), absl::UnavailableError("down")}).message(),
+            "down (after 3 attempts)");
+}
+
+TEST_F(Retry, TheOnlyAttemptGetsAllTheTime) {
+  policy_.max_attempts = 1;
+  EXPECT_EQ(Run({absl::DeadlineExceededError("slow")}, absl::Seconds(500)).message(), "slow");
+  EXPECT_EQ(attempts_, 1U);
+  EXPECT_EQ(last_time_, absl::Seconds(500));
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
+#include "tests/client/fake_error.h"
 #include "tests/client/session_fixture.h"
 
 namespace attnd::client {
@@ -290,6 +292,70 @@ TEST_F(SessionCalls, ThreadsOfOneHandleTakeTurns) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);
   EXPECT_EQ(server_.PositionOf(session_->id()), 12 * 40'000);
+}
+
+TEST_F(SessionCalls, AWaitWasCutToTheTimeOfAnAttempt) {
+  CreateSession();  // attempts of 20 seconds
+  const TestTokens data(0, 1);
+  ASSERT_TRUE(session_->Append(data.tokens()).ok());
+  AttendOptions options;
+  options.call.timeout = absl::Minutes(10);
+  ASSERT_TRUE(session_->Attend(0, data.query_tensor(), options).ok());
+  EXPECT_LE(server_.seen().time_left, std::chrono::seconds(21));
+  options.wait = true;
+  ASSERT_TRUE(session_->Attend(0, data.query_tensor(), options).ok());
+  EXPECT_GT(server_.seen().time_left, std::chrono::minutes(9));
+}
+
+TEST_F(SessionCalls, ManyLayersMadeAMessageLargerThanTheServerAccepts) {
+  constexpr int kLayers = 256;
+  server_.limits.set_max_message_bytes(64 << 10);
+  CreateSession(kLayers);
+  const TestTokens data(0, 20);
+  std::vector<LayerTokens> tokens;
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) tokens.push_back(data.tokens(layer));
+  const auto appended = session_->Append(tokens);
+  ASSERT_TRUE(appended.ok()) << appended.status();
+  EXPECT_GT(appended->messages, 1);
+  EXPECT_LE(server_.seen().largest_request, 64 << 10);
+
+  const auto stream = session_->OpenStream();
+  ASSERT_TRUE(stream.ok());
+  // 28 bytes a token: their tensors alone would fit eight times.
+  const TestTokens eight(0, 8);
+  const TestTokens four(0, 4);
+  std::vector<LayerTokens> larger;
+  std::vector<LayerTokens> fitting;
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+    larger.push_back(eight.tokens(layer));
+    fitting.push_back(four.tokens(layer));
+  }
+  EXPECT_EQ(stream.value()->Append(larger, [](const auto&) {}).message(),
+            "keys: 8 rows do not fit one message of the stream; send at most 4, or use the unary "
+            "call");
+  std::promise<absl::Status> sent;
+  ASSERT_TRUE(stream.value()
+                  ->Append(fitting, [&](const auto& result) { sent.set_value(result.status()); })
+                  .ok());
+  EXPECT_TRUE(sent.get_future().get().ok());
+}
+
+TEST_F(SessionCalls, StepAtRepeatsACallOfAnotherProcess) {
+  CreateSession();
+  ASSERT_TRUE(session_->Append(TestTokens(0, 5).tokens()).ok());
+  const TestTokens data(5, 10);
+  const auto once = session_->Step(data.tokens(), data.query_tensor());
+  ASSERT_TRUE(once.ok());
+  const auto other = client_->AttachSession(session_->id());
+  ASSERT_TRUE(other.ok());
+  const auto again = (*other)->StepAt(data.tokens(), 5, data.query_tensor());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->replayed_messages, 1);
+  EXPECT_EQ(again->answer.SerializeAsString(), once->answer.SerializeAsString());
+  EXPECT_EQ((*other)->position(), 15);
+  EXPECT_EQ(server_.PositionOf(session_->id()), 15);
+  EXPECT_EQ(ErrorReasonOf((*other)->StepAt(data.tokens(), 77, data.query_tensor()).status()),
+            "WRONG_POSITION");
 }
 
 }  // namespace
