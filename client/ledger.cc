@@ -87,6 +87,20 @@ void Ledger::EndMessage(std::int64_t layer, std::optional<std::int64_t> position
   // other Step is unanswered.
   --state.unanswered;
   if (position.has_value()) state.acknowledged = *position;
+  FreeIfAnswered(state);
+}
+
+void Ledger::AbandonMessage(std::int64_t layer, std::int64_t rows) {
+  MutexLock lock(mutex_);
+  Layer& state = At(layer);
+  --state.unanswered;
+  state.sent -= rows;
+  // It began, so no Step but itself was unanswered.
+  state.step_unanswered = false;
+  FreeIfAnswered(state);
+}
+
+void Ledger::FreeIfAnswered(Layer& state) {
   if (state.unanswered == 0) {
     state.step_unanswered = false;
     state.owner = nullptr;

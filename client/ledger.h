@@ -44,8 +44,11 @@ class Ledger {
   // Announces a message of a stream with `rows` new tokens and returns its position.
   absl::StatusOr<std::int64_t> BeginMessage(std::int64_t layer, const void* owner,
                                             std::int64_t rows, bool is_step, Deadline deadline);
-  // Its answer: the position after it, or nothing if it failed or was never sent.
+  // Its answer: the position after it, or nothing if it failed.
   void EndMessage(std::int64_t layer, std::optional<std::int64_t> position);
+  // Instead of an answer: the newest message of the layer, of `rows` tokens, was not sent. Its
+  // position goes to the next one.
+  void AbandonMessage(std::int64_t layer, std::int64_t rows);
 
  private:
   struct Layer {
@@ -58,6 +61,8 @@ class Ledger {
 
   Layer& At(std::int64_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Layer& At(std::int64_t layer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a message has ended.
+  void FreeIfAnswered(Layer& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::int64_t layer_count_;
   mutable Mutex mutex_;

@@ -2,7 +2,8 @@
 //
 // Back-pressure: a send blocks while as many messages or bytes are unanswered as the window allows.
 // Answers come in the order of the messages, to callbacks on one thread of the stream. A callback
-// must not send on its own stream (refused with FAILED_PRECONDITION): it would wait for itself.
+// must not send on, resume or finish its own stream (refused with FAILED_PRECONDITION): it would
+// wait for itself.
 //
 // Each message has its own status. After a failed Append or Step the messages that were already on
 // their way to the same layer fail too (their position is wrong now), and further sends to that
@@ -95,7 +96,7 @@ class Stream {
                           const v1::AnswerOptions& answer = {});
 
   // Allows sends to a layer again after a failed message, from its acknowledged position. Waits for
-  // the messages that are still on their way.
+  // the messages that are still on their way. Not from a callback.
   absl::Status Resume(std::int64_t layer);
 
   // Ends the sending side, waits for all answers and returns the status of the stream. Later calls

@@ -90,7 +90,8 @@ absl::Status Stream::Send(
   }
   if (!status.ok()) {
     while (begun > 0) {
-      session_.ledger->EndMessage(changes[order[--begun]].layer, std::nullopt);
+      const Change& change = changes[order[--begun]];
+      session_.ledger->AbandonMessage(change.layer, change.rows);
     }
     MutexLock lock(mutex_);
     --window_messages_;
@@ -107,14 +108,15 @@ void Stream::ReadAnswers() {
   v1::StreamResponse answer;
   absl::Status broken = absl::OkStatus();
   while (broken.ok() && call_->Read(&answer)) {
-    std::uint64_t expected = 0;
+    std::optional<std::uint64_t> expected;
     {
       MutexLock lock(mutex_);
       if (!pending_.empty()) expected = pending_.front().id;
     }
     if (answer.id() != expected) {
-      broken = absl::InternalError(absl::StrCat("the server answered message ", answer.id(),
-                                                " of the stream, expected was ", expected));
+      broken = absl::InternalError(
+          absl::StrCat("the server answered message ", answer.id(), " of the stream, expected was ",
+                       expected.has_value() ? absl::StrCat(*expected) : "none"));
       context_.TryCancel();
       break;
     }
@@ -182,6 +184,9 @@ std::string Stream::Standing() const {
 }
 
 absl::Status Stream::Resume(std::int64_t layer) {
+  if (std::this_thread::get_id() == reader_id_) {
+    return absl::FailedPreconditionError("a callback of a stream must not resume the stream");
+  }
   if (layer < 0 || layer >= session_.ledger->layers()) {
     return absl::InvalidArgumentError(absl::StrCat("layer: ", layer, " is not in the session"));
   }

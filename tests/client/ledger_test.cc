@@ -74,5 +74,26 @@ TEST(Ledger, OneWriterPerLayer) {
   EXPECT_TRUE(ledger.Acquire(layer, &kFirst, Soon()).ok());
 }
 
+TEST(Ledger, AMessageThatWasNeverSentLeftItsRowsBehind) {
+  Ledger ledger({5});
+  ASSERT_TRUE(ledger.BeginMessage(0, &kFirst, 3, false, Soon()).ok());
+  ASSERT_EQ(*ledger.BeginMessage(0, &kFirst, 4, true, Soon()), 8);
+  ledger.AbandonMessage(0, 4);
+  EXPECT_EQ(*ledger.BeginMessage(0, &kFirst, 2, false, Soon()), 8);
+  ledger.EndMessage(0, 8);
+  ledger.AbandonMessage(0, 2);
+  // Nothing is unanswered: the layer is free, at what was acknowledged.
+  EXPECT_EQ(*ledger.BeginMessage(0, &kSecond, 1, false, Soon()), 8);
+}
+
+TEST(Ledger, AnAbandonedMessageAfterAFailedOneChangesNothingElse) {
+  Ledger ledger({5});
+  ASSERT_TRUE(ledger.BeginMessage(0, &kFirst, 3, false, Soon()).ok());
+  ASSERT_TRUE(ledger.BeginMessage(0, &kFirst, 4, false, Soon()).ok());
+  ledger.EndMessage(0, std::nullopt);
+  ledger.AbandonMessage(0, 4);
+  EXPECT_EQ(*ledger.BeginMessage(0, &kSecond, 1, false, Soon()), 5);
+}
+
 }  // namespace
 }  // namespace attnd::client

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "tests/client/fake_error.h"
 #include "tests/client/session_fixture.h"
 
 namespace attnd::client {
@@ -101,9 +102,9 @@ TEST_F(StreamCalls, AMessageOverTheServersLimitIsRefusedWithWhatFits) {
   const auto refused = stream_->Append(data.tokens()).get().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.message(),
-            "keys: 400000 rows do not fit one message of the stream; send at most 299446, or use "
+            "keys: 400000 rows do not fit one message of the stream; send at most 299442, or use "
             "the unary call");
-  EXPECT_TRUE(stream_->Append(TestTokens(0, 299'446).tokens()).get().ok());
+  EXPECT_TRUE(stream_->Append(TestTokens(0, 299'442).tokens()).get().ok());
 }
 
 TEST_F(StreamCalls, AStepIsAnsweredBeforeTheNextMutationIsSent) {
@@ -237,6 +238,51 @@ TEST_F(StreamCalls, AWindowSmallerThanOneMessageIsRefused) {
   StreamOptions options;
   options.max_unanswered = 0;
   EXPECT_FALSE(session_->OpenStream(options).ok());
+}
+
+TEST_F(StreamCalls, ACallbackThatResumedWaitedForItself) {
+  StreamOptions options;
+  options.send.timeout = absl::Milliseconds(200);
+  Open(options);
+  std::promise<absl::Status> resumed;
+  ASSERT_TRUE(stream_
+                  ->Attend(0, TestTokens(0, 1).query_tensor(), {},
+                           [&](const auto&) { resumed.set_value(stream_->Resume(0)); })
+                  .ok());
+  EXPECT_EQ(resumed.get_future().get().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(stream_->Finish().ok());
+}
+
+TEST_F(StreamCalls, AnAnswerToNothingWasTakenForAMessage) {
+  server_.BeginStreamsWithAnAnswer();
+  Open();
+  const absl::Status end = stream_->Finish();
+  EXPECT_EQ(end.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(end.message(),
+            "the server answered message 0 of the stream, expected was none (stream: last answered "
+            "message 0, 0 unanswered)");
+  EXPECT_FALSE(stream_->Append(TestTokens(0, 1).tokens()).get().ok());
+}
+
+TEST_F(StreamCalls, AMessageThatWasNeverSentShiftedTheNextOnes) {
+  server_.SetStreamGate(false);
+  StreamOptions options;
+  options.send.timeout = absl::Milliseconds(100);
+  Open(options);
+  const TestTokens first(0, 2);
+  const TestTokens second(2, 3);
+  auto earlier = stream_->Append(first.tokens(0));
+  auto step = stream_->Step(first.tokens(1), first.query_tensor());
+  // Layer 0 is begun, layer 1 waits for its Step in vain.
+  const std::vector<LayerTokens> both = {second.tokens(0), second.tokens(1)};
+  EXPECT_EQ(stream_->Append(both, [](const auto&) {}).code(), absl::StatusCode::kDeadlineExceeded);
+  auto later = stream_->Append(second.tokens(0));
+  server_.SetStreamGate(true);
+  EXPECT_TRUE(earlier.get().ok());
+  EXPECT_TRUE(step.get().ok());
+  const auto appended = later.get();
+  ASSERT_TRUE(appended.ok()) << appended.status();
+  EXPECT_EQ(appended->positions, (std::vector<std::int64_t>{5}));
 }
 
 }  // namespace
