@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -136,15 +137,19 @@ void Tree::AddTokenCommands() {
         ->capture_default_str();
   };
 
+  const auto position = [](CLI::App* sub, std::optional<std::int64_t>* to) {
+    sub->add_option("--position", *to,
+                    "position of the first token, which makes it safe to run the command again; "
+                    "default: at the end");
+  };
+
   CLI::App* sub = Add("append", "Append tokens from .npy files", append);
   sub->add_option("id", append.id, "the session")->required();
   file(sub, "--keys", &append.keys, "keys, (n, d) or (n, heads, d), f32 or f16")->required();
   file(sub, "--values", &append.values, "values, likewise")->required();
   file(sub, "--mask", &append.mask, "one byte or bool per token: 0 leaves it out");
   sub->add_option("--layer", append.layer, "the layer")->capture_default_str();
-  sub->add_option("--position", append.position,
-                  "position of the first token, which makes it safe to run the command again; "
-                  "default: at the end");
+  position(sub, &append.position);
 
   sub = Add("attend", "Answer queries from a .npy file", attend);
   sub->add_option("id", attend.id, "the session")->required();
@@ -163,6 +168,7 @@ void Tree::AddTokenCommands() {
   file(sub, "--mask", &step.mask, "one byte or bool per token: 0 leaves it out");
   out(sub, &step.out, &step.dtype);
   sub->add_option("--layer", step.layer, "the layer")->capture_default_str();
+  position(sub, &step.position);
 }
 
 void Tree::AddBench() {

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/error.h"
 #include "client/npy.h"
 #include "client/session.h"
 #include "google/protobuf/struct.pb.h"
@@ -67,6 +69,29 @@ absl::StatusOr<std::shared_ptr<client::SessionHandle>> Attach(const Context& con
   const auto client = context.Connect();
   if (!client.ok()) return client.status();
   return (*client)->AttachSession(id);
+}
+
+// Where the tokens of a command go. A layer that the session does not have is for the call to
+// refuse.
+std::int64_t PositionFor(const client::SessionHandle& session, std::int64_t layer,
+                         const std::optional<std::int64_t>& given) {
+  if (given.has_value()) return *given;
+  return layer >= 0 && layer < session.layers() ? session.position(layer) : 0;
+}
+
+// The same command alone would put tokens that did arrive a second time, after themselves.
+absl::Status SayHowToRepeat(const absl::Status& status, std::int64_t position) {
+  return client::WithMessage(
+      status, absl::StrCat(status.message(),
+                           " (to run the command again without counting tokens twice, add "
+                           "--position ",
+                           position, ")"));
+}
+
+// The failure of a call that sent tokens.
+absl::Status SendFailure(const absl::Status& status, std::int64_t position) {
+  const bool outcome_unknown = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return outcome_unknown ? SayHowToRepeat(status, position) : status;
 }
 
 // Before tokens are sent: a Step whose outputs cannot be stored would lose them.
@@ -162,13 +187,9 @@ absl::Status Run(const Context& context, const AppendCommand& command) {
   if (!files.ok()) return files.status();
   const auto session = Attach(context, command.id);
   if (!session.ok()) return session.status();
-  absl::StatusOr<client::AppendResult> result;
-  if (command.position.has_value()) {
-    result = (*session)->AppendAt({&files->tokens, 1}, {&*command.position, 1});
-  } else {
-    result = (*session)->Append(files->tokens);
-  }
-  if (!result.ok()) return result.status();
+  const std::int64_t position = PositionFor(**session, command.layer, command.position);
+  const auto result = (*session)->AppendAt({&files->tokens, 1}, {&position, 1});
+  if (!result.ok()) return SendFailure(result.status(), position);
   const std::int64_t rows = files->tokens.keys.rows();
   if (context.json) {
     google::protobuf::Struct report;
@@ -218,11 +239,12 @@ absl::Status Run(const Context& context, const StepCommand& command) {
   client::StepOptions options;
   options.answer.set_output_dtype(TypeOf(command.dtype));
   options.answer.set_flags(true);
-  const auto result = (*session)->Step(files->tokens, queries, options);
-  if (!result.ok()) return result.status();
+  const std::int64_t position = PositionFor(**session, command.layer, command.position);
+  const auto result = (*session)->StepAt(files->tokens, position, queries, options);
+  if (!result.ok()) return SendFailure(result.status(), position);
   const absl::Status written =
       client::WriteNpyFile(command.out, client::View(result->answer.outputs()));
-  if (!written.ok()) return written;
+  if (!written.ok()) return SayHowToRepeat(written, position);
   Report(context, result->answer, result->position, command.out, result->replayed_messages);
   return absl::OkStatus();
 }

@@ -43,6 +43,8 @@ struct StepCommand {
   std::string values;
   std::string queries;
   std::string mask;
+  // As in AppendCommand.
+  std::optional<std::int64_t> position;
   std::string out;
   std::string dtype = "f32";
 };

@@ -12,6 +12,7 @@
 #include "client/attnctl/session_flags.h"
 #include "client/attnctl/text.h"
 #include "client/npy.h"
+#include "tests/client/fake_error.h"
 #include "tests/client/session_fixture.h"
 
 namespace attnd::attnctl {
@@ -171,6 +172,34 @@ TEST_F(Attnctl, BenchFailsWhenNoCallSucceeds) {
   EXPECT_EQ(output.exit_status, 1) << output.text;
   EXPECT_NE(output.text.find("1 INVALID_ARGUMENT UNSUPPORTED: no"), std::string::npos)
       << output.text;
+}
+
+TEST_F(Attnctl, RunningACommandAgainAfterALostAnswerCountedItsTokensTwice) {
+  ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
+  const std::string tokens = " s --keys k.npy --values v.npy";
+  // GetServerInfo and GetSession are answered, all attempts of the command's own call are lost.
+  const auto lose = [this](int attempts) {
+    std::vector<grpc::Status> outcomes(2, grpc::Status::OK);
+    outcomes.resize(2 + static_cast<std::size_t>(attempts),
+                    {grpc::StatusCode::UNAVAILABLE, "the answer was lost"});
+    server_.FailNext(outcomes);
+  };
+  lose(5);
+  Output output = Run("append" + tokens);
+  EXPECT_EQ(output.exit_status, 1);
+  EXPECT_EQ(output.text,
+            "attnctl append: the answer was lost (after 5 attempts) (to run the command again "
+            "without counting tokens twice, add --position 0); check that the server runs and the "
+            "address is right (--server, ATTND_SERVER)\n");
+  EXPECT_EQ(Run("append" + tokens + " --position 0").exit_status, 0);
+  const std::string step = "step" + tokens + " --queries q.npy --out o.npy";
+  lose(5);
+  EXPECT_NE(Run(step).text.find("add --position 20"), std::string::npos);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Run(step + " --position 20").text, "20 queries answered at position 40 -> o.npy\n");
+  }
+  EXPECT_EQ(server_.PositionOf("s"), 40);
+  EXPECT_EQ(server_.seen().replayed_messages, 1);
 }
 
 TEST(AttnctlCompletion, ContainsEveryCommandAndOption) {
