@@ -2,8 +2,8 @@
 // are answered inside their reaction with answers of attnd's sizes; the process is set up as
 // attnd's is. Ends on SIGTERM.
 #include <pthread.h>
-#include <signal.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
