@@ -25,7 +25,7 @@ TEST_F(Durations, BecomeProtosWithinTheirRange) {
   EXPECT_EQ(longest.nanos(), 0);
 }
 
-TEST_F(Durations, AnInfiniteTimeoutWasADeadlineInThePast) {
+TEST_F(Durations, AnInfiniteTimeoutOverflowedTheClock) {
   CreateSession();
   const TestTokens data(0, 3);
   const CallOptions forever = {.timeout = absl::InfiniteDuration()};
