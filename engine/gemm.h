@@ -61,8 +61,9 @@ void GemmTN(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std:
 // RESOURCE_EXHAUSTED or INTERNAL when oneDNN cannot run a product at all.
 absl::Status GemmInitThread();
 
-// Whether this oneDNN on this processor gives the chain's bits, checked once per process on one
-// shape per row bucket and both products (about a millisecond), then cached. When false, results
+// Whether this oneDNN on this processor gives the chain's bits, checked once per process on a few
+// shapes per row bucket of both products, at places spread over them, then cached. Takes a
+// millisecond where oneDNN's kernels have been generated before. When false, results
 // are still correct to rounding, but a one-query loop must not stand in for a product: such callers
 // use GemmNN with 4 rows instead.
 bool GemmHonoursChain();

@@ -18,9 +18,9 @@ void ToWeights(const VisibleKeys& visible, std::int64_t position, const TileWork
   if (work.top != nullptr) {
     work.top->OfferBlock(work.scores, work.rows, visible.rows, visible.stride, position);
   }
-  OnlineSoftmaxBlock(work.scores, work.rows, kBlockTokens, visible.rows, visible.stride, sums.max,
-                     sums.sum, work.corrections);
-  RescaleRows(sums.acc, work.rows, sums.padded_value_dim, sums.padded_value_dim, work.corrections);
+  OnlineSoftmaxBlock(work.scores, work.rows, visible.rows, visible.stride, sums.max, sums.sum,
+                     work.corrections);
+  RescaleRows(sums.acc, work.rows, sums.padded_value_dim, work.corrections);
 }
 
 // The first row brings the next block into the cache, the others find this one there.

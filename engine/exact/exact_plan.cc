@@ -6,7 +6,7 @@
 
 #include "engine/gemm.h"
 #include "engine/simd/maps.h"
-#include "engine/simd/one_query.h"
+#include "engine/simd/transpose.h"
 
 namespace attnd::engine {
 namespace {
@@ -16,10 +16,13 @@ namespace {
 constexpr std::int64_t kQuantumFlops = 50'000'000;
 constexpr std::int64_t kQuantumBytes = 8 << 20;
 
-// Splits become chains of their own while there are few tiles and while the sums of all splits stay
-// this small: Finish() reads them all, 8 MB in about a millisecond.
+// Splits become chains of their own while there are few tiles and while Finish(), which is one
+// quantum, has little to merge: the sums of all splits, 8 MB in about a millisecond, and their
+// lists of top keys. Merging two lists of k may move k^2 / 2 entries, a million of them in about a
+// millisecond; without a limit, short value rows would allow 10^5 such merges.
 constexpr std::int64_t kMaxTilesToSplit = 64;
 constexpr std::int64_t kMaxSplitSums = 2 << 20;  // floats
+constexpr std::int64_t kMaxTopMoves = 1 << 20;
 
 std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -44,7 +47,10 @@ void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer
   head_tiles_ = CeilDivide(head_rows_, kGemmMaxRows);
   tiles_ = shape_.kv_heads * head_tiles_;
   const std::int64_t slot_floats = tile_rows_ * SoftmaxSums::RowFloats(layout_.padded_value_dim);
-  const bool split = tiles_ <= kMaxTilesToSplit && tiles_ * splits_ * slot_floats <= kMaxSplitSums;
+  const std::int64_t merges = tiles_ * splits_ * std::min(head_rows_, kGemmMaxRows);  // of one row
+  const bool split = tiles_ <= kMaxTilesToSplit &&
+                     tiles_ * splits_ * slot_floats <= kMaxSplitSums &&
+                     merges * answer.top_k * answer.top_k / 2 <= kMaxTopMoves;
   split_chains_ = split ? splits_ : 1;
   slots_ = split_chains_ == splits_ ? splits_ : 2;
 
@@ -107,7 +113,7 @@ BlockView<float> ExactPlan<Element>::OpenBlock(std::int64_t kv_head, Scratch& sc
   float* values = keys_t + layout_.key_elements();
   std::memset(keys_t, 0, static_cast<std::size_t>(layout_.elements()) * sizeof(float));
   TransposeKeys(tail.tail->keys.data() + kv_head * shape_.key_dim, shape_.key_row(), tail.rows,
-                shape_.key_dim, 0, keys_t);
+                shape_.key_dim, keys_t);
   for (std::int64_t row = 0; row < tail.rows; ++row) {
     std::copy_n(tail.tail->values.data() + row * shape_.value_row() + kv_head * shape_.value_dim,
                 shape_.value_dim, values + row * layout_.padded_value_dim);

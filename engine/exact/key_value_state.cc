@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/simd/convert.h"
-#include "engine/simd/one_query.h"
+#include "engine/simd/transpose.h"
 
 namespace attnd::engine {
 namespace {
@@ -27,7 +27,7 @@ void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offs
   const std::int64_t value_row = layout.kv_heads * layout.value_dim;
   for (std::int64_t head = 0; head < layout.kv_heads; ++head) {
     Element* stored = segment.block(head, offset);
-    TransposeKeys(block.keys + head * layout.key_dim, key_row, kBlockTokens, layout.key_dim, 0,
+    TransposeKeys(block.keys + head * layout.key_dim, key_row, kBlockTokens, layout.key_dim,
                   stored);
     stored += layout.key_elements();
     for (std::int64_t token = 0; token < kBlockTokens; ++token) {

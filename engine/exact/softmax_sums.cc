@@ -35,9 +35,8 @@ void MergeSums(const SoftmaxSums& from, SoftmaxSums& into, Scratch& scratch) {
     into_factor[r] = into.max[r] - max;
     into.max[r] = max;
   }
-  // exp of the differences: for x <= 0 the map is exp(x), with exp(0) = 1 and exp(-inf) = 0.
-  EluPlusOne(from_factor, from_factor, from.rows);
-  EluPlusOne(into_factor, into_factor, from.rows);
+  Exp(from_factor, from_factor, from.rows);
+  Exp(into_factor, into_factor, from.rows);
   for (std::int64_t r = 0; r < from.rows; ++r) {
     if (into.max[r] == -kInfinity) {  // both see nothing, or one has overflowed
       into.sum[r] += from.sum[r];

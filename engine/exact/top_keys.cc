@@ -81,7 +81,7 @@ void WriteTopKeys(const TopKeys& top, const SoftmaxSums& sums, const RowTile& ti
         positions[kept] = top.positions[r * top.k + kept];
         weights[kept] = scores[kept] - sums.max[r];
       }
-      EluPlusOne(weights, weights, kept);  // exp: the differences are not positive
+      Exp(weights, weights, kept);
       for (std::int64_t i = 0; i < kept; ++i) weights[i] /= sums.sum[r];
       SortByWeight(kept, weights, positions);
     }

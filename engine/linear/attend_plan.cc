@@ -9,7 +9,7 @@
 #include "engine/linear/linear_engine.h"
 #include "engine/linear/row_loops.h"
 #include "engine/simd/maps.h"
-#include "engine/simd/one_query.h"
+#include "engine/simd/transpose.h"
 
 namespace attnd::engine {
 namespace {
@@ -106,7 +106,7 @@ void LinearAttendPlan::AddTail(const Tile& tile, const float* features, bool acc
   // Copies of the visible rows, zeros beyond: the layer's writer may be writing later rows.
   float* keys_t = scratch.Take(dims.features * kBlockTokens);
   TransposeKeys(group_.tail.tail->features.data() + tile.head * kBlockTokens * dims.features,
-                dims.features, rows, dims.features, 0, keys_t);
+                dims.features, rows, dims.features, keys_t);
   for (std::int64_t i = 0; rows < width && i < dims.features; ++i) {
     std::fill(keys_t + i * kBlockTokens + rows, keys_t + i * kBlockTokens + width, 0.0F);
   }

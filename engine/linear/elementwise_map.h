@@ -14,12 +14,11 @@ namespace attnd::engine {
 template <typename Apply>
 class ElementwiseMap final : public FeatureMap {
  public:
-  ElementwiseMap(std::int64_t dim, KernelSign sign, const char* description, Apply apply)
-      : dim_(dim), sign_(sign), description_(description), apply_(apply) {}
+  ElementwiseMap(std::int64_t dim, KernelSign sign, Apply apply)
+      : dim_(dim), sign_(sign), apply_(apply) {}
 
   std::int64_t feature_dim() const override { return dim_; }
   KernelSign sign() const override { return sign_; }
-  const char* description() const override { return description_; }
 
   void MapKeys(const float* rows, std::int64_t stride, std::int64_t n, float* features,
                std::int64_t feature_stride) const override {
@@ -44,14 +43,13 @@ class ElementwiseMap final : public FeatureMap {
 
   std::int64_t dim_;
   KernelSign sign_;
-  const char* description_;
   Apply apply_;
 };
 
 template <typename Apply>
 std::unique_ptr<const FeatureMap> MakeElementwiseMap(std::int64_t dim, KernelSign sign,
-                                                     const char* description, Apply apply) {
-  return std::make_unique<ElementwiseMap<Apply>>(dim, sign, description, apply);
+                                                     Apply apply) {
+  return std::make_unique<ElementwiseMap<Apply>>(dim, sign, apply);
 }
 
 }  // namespace attnd::engine

@@ -13,7 +13,7 @@ namespace attnd::engine {
 
 FeatureMapOr MakeEluPlusOne(const FeatureMapConfig& config, std::int64_t key_dim) {
   if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kPositive, "x > 0 ? x + 1 : exp(x)",
+  return MakeElementwiseMap(key_dim, KernelSign::kPositive,
                             [](const float* x, float* y, std::int64_t n) { EluPlusOne(x, y, n); });
 }
 

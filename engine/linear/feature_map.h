@@ -36,8 +36,6 @@ class FeatureMap {
   // c: numbers per feature row.
   virtual std::int64_t feature_dim() const = 0;
   virtual KernelSign sign() const = 0;
-  // The definition in one line, for people.
-  virtual const char* description() const = 0;
 
   // Rows [n, d], `stride` floats apart, to features [n, c], `feature_stride` floats apart. A row's
   // features depend on that row alone, bit for bit. The arrays do not overlap. Query rows come

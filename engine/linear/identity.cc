@@ -12,7 +12,7 @@ namespace attnd::engine {
 
 FeatureMapOr MakeIdentity(const FeatureMapConfig& config, std::int64_t key_dim) {
   if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kSigned, "x",
+  return MakeElementwiseMap(key_dim, KernelSign::kSigned,
                             [](const float* x, float* y, std::int64_t n) {
                               std::memcpy(y, x, static_cast<std::size_t>(n) * sizeof(float));
                             });

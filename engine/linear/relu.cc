@@ -22,7 +22,6 @@ FeatureMapOr MakeRelu(const FeatureMapConfig& config, std::int64_t key_dim) {
   }
   return MakeElementwiseMap(
       key_dim, epsilon > 0 ? KernelSign::kPositive : KernelSign::kNonNegative,
-      "max(x, 0) + epsilon",
       [epsilon](const float* x, float* y, std::int64_t n) { Relu(x, epsilon, y, n); });
 }
 

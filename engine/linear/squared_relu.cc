@@ -11,7 +11,7 @@ namespace attnd::engine {
 
 FeatureMapOr MakeSquaredRelu(const FeatureMapConfig& config, std::int64_t key_dim) {
   if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kNonNegative, "max(x, 0)^2",
+  return MakeElementwiseMap(key_dim, KernelSign::kNonNegative,
                             [](const float* x, float* y, std::int64_t n) { SquaredRelu(x, y, n); });
 }
 

@@ -40,6 +40,11 @@ HWY_INLINE void Map(const float* x, float* y, std::int64_t n, const Function& f)
   }
 }
 
+void ExpImpl(const float* x, float* y, std::int64_t n) {
+  const F32 d;
+  Map(x, y, n, [d](VF32 v) HWY_ATTR { return ExpNonPositive(d, v); });
+}
+
 void EluPlusOneImpl(const float* x, float* y, std::int64_t n) {
   const F32 d;
   Map(x, y, n, [d](VF32 v) HWY_ATTR {
@@ -71,33 +76,23 @@ void ScaleRowImpl(const float* x, float s, float* y, std::int64_t n) {
 }
 
 // The largest bit pattern without the sign: an order in which finite < infinity < NaN, and exact in
-// any order of evaluation. T is float or the 16-bit pattern, Signed the signed integer of its size.
-template <class Signed, class T>
-HWY_INLINE Signed MaxMagnitude(const T* x, std::int64_t n) {
-  const hn::ScalableTag<T> dt;
-  const hn::RebindToSigned<decltype(dt)> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
-  const auto mask = hn::Set(d, std::numeric_limits<Signed>::max());
+// any order of evaluation.
+std::int32_t MaxMagnitude(const float* x, std::int64_t n) {
+  const F32 df;
+  const hn::RebindToSigned<F32> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  constexpr std::int32_t kMask = std::numeric_limits<std::int32_t>::max();
+  const auto mask = hn::Set(d, kMask);
   auto max0 = hn::Zero(d);
   auto max1 = hn::Zero(d);
   std::int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    max0 = hn::Max(max0, hn::And(hn::BitCast(d, hn::LoadU(dt, x + i)), mask));
-    max1 = hn::Max(max1, hn::And(hn::BitCast(d, hn::LoadU(dt, x + i + kLanes)), mask));
+    max0 = hn::Max(max0, hn::And(hn::BitCast(d, hn::LoadU(df, x + i)), mask));
+    max1 = hn::Max(max1, hn::And(hn::BitCast(d, hn::LoadU(df, x + i + kLanes)), mask));
   }
-  Signed max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
-  for (; i < n; ++i) {
-    const auto bits = std::bit_cast<Signed>(x[i]);
-    max = std::max(max, static_cast<Signed>(bits & std::numeric_limits<Signed>::max()));
-  }
+  std::int32_t max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+  for (; i < n; ++i) max = std::max(max, std::bit_cast<std::int32_t>(x[i]) & kMask);
   return max;
-}
-
-std::int32_t MaxMagnitude32(const float* x, std::int64_t n) {
-  return MaxMagnitude<std::int32_t>(x, n);
-}
-std::int16_t MaxMagnitude16(const std::uint16_t* x, std::int64_t n) {
-  return MaxMagnitude<std::int16_t>(x, n);
 }
 
 }  // namespace attnd::engine::HWY_NAMESPACE
@@ -105,20 +100,14 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attnd::engine {
+HWY_EXPORT(ExpImpl);
 HWY_EXPORT(EluPlusOneImpl);
 HWY_EXPORT(ReluImpl);
 HWY_EXPORT(SquaredReluImpl);
 HWY_EXPORT(ScaleRowImpl);
-HWY_EXPORT(MaxMagnitude32);
-HWY_EXPORT(MaxMagnitude16);
+HWY_EXPORT(MaxMagnitude);
 
-namespace {
-
-constexpr std::int32_t kInfinity32 = 0x7F800000;
-constexpr std::int16_t kInfinity16 = 0x7C00;
-constexpr std::int16_t kInfinityBf16 = 0x7F80;
-
-}  // namespace
+void Exp(const float* x, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(ExpImpl)(x, y, n); }
 
 void EluPlusOne(const float* x, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(EluPlusOneImpl)(x, y, n);
@@ -137,19 +126,12 @@ void ScaleRow(const float* x, float s, float* y, std::int64_t n) {
 }
 
 float MaxAbs(const float* x, std::int64_t n) {
-  return std::bit_cast<float>(HWY_DYNAMIC_DISPATCH(MaxMagnitude32)(x, n));
+  return std::bit_cast<float>(HWY_DYNAMIC_DISPATCH(MaxMagnitude)(x, n));
 }
 
 bool AllFinite(const float* x, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(MaxMagnitude32)(x, n) < kInfinity32;
-}
-
-bool AllFiniteF16(const std::uint16_t* x, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(MaxMagnitude16)(x, n) < kInfinity16;
-}
-
-bool AllFiniteBf16(const std::uint16_t* x, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(MaxMagnitude16)(x, n) < kInfinityBf16;
+  constexpr std::int32_t kInfinity = 0x7F800000;
+  return HWY_DYNAMIC_DISPATCH(MaxMagnitude)(x, n) < kInfinity;
 }
 
 }  // namespace attnd::engine

@@ -1,4 +1,4 @@
-// Elementwise loops over f32 rows: feature maps of linear attention, scaling, and finiteness
+// Elementwise loops over f32 rows: exp, feature maps of linear attention, scaling, and finiteness
 // checks. Unless stated otherwise an output may be the same array as its input (not partly
 // overlapping), n may be 0, and no alignment is required. An element's bits do not depend on n or
 // on its place, nor on the instruction set. Thread-safe; cannot fail.
@@ -8,6 +8,11 @@
 #include <cstdint>
 
 namespace attnd::engine {
+
+// y = exp(x) for x <= 0, as online softmax needs it: at most 2 ulp from the true value for x >=
+// -87.33; 0 below; exactly 1 at 0. NaN gives NaN, x > 0 a meaningless number. The bits are part of
+// exact attention's answers.
+void Exp(const float* x, float* y, std::int64_t n);
 
 // y = x + 1 for x > 0, exp(x) otherwise: elu(x) + 1 of Katharopoulos et al. 2020 (arXiv:2006.16236,
 // eq. 7), without the cancellation of expm1(x) + 1. At most 2 ulp from the true value for x >=
@@ -26,10 +31,8 @@ void ScaleRow(const float* x, float s, float* y, std::int64_t n);
 // max |x_i|, 0 for n = 0. NaN if any element is NaN, so that !(MaxAbs <= limit) catches everything.
 float MaxAbs(const float* x, std::int64_t n);
 
-// Whether no element is infinite or NaN; binary16 and bfloat16 by their bit patterns.
+// Whether no element is infinite or NaN.
 bool AllFinite(const float* x, std::int64_t n);
-bool AllFiniteF16(const std::uint16_t* x, std::int64_t n);
-bool AllFiniteBf16(const std::uint16_t* x, std::int64_t n);
 
 }  // namespace attnd::engine
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "engine/block.h"
 #include "engine/gemm.h"
 #include "engine/simd/targets.h"
 

@@ -1,11 +1,9 @@
 // Exact attention for one query over one block of 64 tokens: the two products as loops that run at
-// memory bandwidth, with the bits of GemmNN (the chain contract of engine/gemm.h), and the
-// transposed key blocks they read.
+// memory bandwidth, with the bits of GemmNN (the chain contract of engine/gemm.h).
 //
-// Block layout: keys [d][64], one column per token, so that a row of the block is one key component
-// of 64 tokens; values [64][dv_padded], dv_padded a multiple of 16. Both as f32 or as bfloat16 bit
-// patterns; a bfloat16 block gives the bits of the same block converted to f32. Blocks need no
-// alignment, 64 bytes is fastest.
+// Block layout: keys [d][64] (engine/simd/transpose.h); values [64][dv_padded], dv_padded a
+// multiple of 16. Both as f32 or as bfloat16 bit patterns; a bfloat16 block gives the bits of the
+// same block converted to f32. Blocks need no alignment, 64 bytes is fastest.
 //
 // `prefetch` (may be null) points to a block of the same shape that will be read next; the
 // beginnings of its pages are brought into the cache meanwhile. Fastest is memory in large pages,
@@ -16,8 +14,6 @@
 #define ATTND_ENGINE_SIMD_ONE_QUERY_H_
 
 #include <cstdint>
-
-#include "engine/block.h"
 
 namespace attnd::engine {
 
@@ -34,14 +30,6 @@ void WeightedSumOneQuery(const float* weights, const float* values, std::int64_t
                          float* acc, const float* prefetch);
 void WeightedSumOneQuery(const float* weights, const std::uint16_t* values, std::int64_t dv_padded,
                          float* acc, const std::uint16_t* prefetch);
-
-// Writes `count` keys [count x d] with row stride `stride` floats into columns first .. first +
-// count - 1 of a key block; other columns are not touched. Requires first >= 0, first + count
-// <= 64. The bfloat16 form rounds to nearest even.
-void TransposeKeys(const float* keys, std::int64_t stride, std::int64_t count, std::int64_t d,
-                   std::int64_t first, float* keys_t);
-void TransposeKeys(const float* keys, std::int64_t stride, std::int64_t count, std::int64_t d,
-                   std::int64_t first, std::uint16_t* keys_t);
 
 }  // namespace attnd::engine
 

@@ -108,7 +108,7 @@ HWY_INLINE float RowWeights(float* scores, std::uint64_t valid, float max) {
 // per row.
 constexpr std::int64_t kGroup = 16;
 
-HWY_INLINE void Group(float* scores, std::int64_t rows, std::int64_t ld, const std::uint64_t* valid,
+HWY_INLINE void Group(float* scores, std::int64_t rows, const std::uint64_t* valid,
                       std::int64_t valid_stride, float* row_max, float* row_sum, float* corr) {
   const F32 d;
   alignas(64) float old_max[kGroup] = {};
@@ -117,7 +117,7 @@ HWY_INLINE void Group(float* scores, std::int64_t rows, std::int64_t ld, const s
   alignas(64) float factor[kGroup];
   for (std::int64_t r = 0; r < rows; ++r) {
     old_max[r] = row_max[r];
-    new_max[r] = std::max(row_max[r], RowMax(scores + r * ld, valid[r * valid_stride]));
+    new_max[r] = std::max(row_max[r], RowMax(scores + r * kSoftmaxBlock, valid[r * valid_stride]));
   }
   for (std::int64_t r = 0; r < kGroup; r += kLanes) {
     const VF32 before = hn::Load(d, old_max + r);
@@ -129,28 +129,27 @@ HWY_INLINE void Group(float* scores, std::int64_t rows, std::int64_t ld, const s
     hn::Store(hn::IfThenElse(hn::Eq(before, after), hn::Set(d, 1.0F), rescale), d, factor + r);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float sum = RowWeights(scores + r * ld, valid[r * valid_stride], shift[r]);
+    const float sum = RowWeights(scores + r * kSoftmaxBlock, valid[r * valid_stride], shift[r]);
     row_sum[r] = row_sum[r] * factor[r] + sum;
     row_max[r] = new_max[r];
     corr[r] = factor[r];
   }
 }
 
-void OnlineSoftmaxBlockImpl(float* scores, std::int64_t rows, std::int64_t ld,
-                            const std::uint64_t* valid, std::int64_t valid_stride, float* row_max,
-                            float* row_sum, float* corr) {
+void OnlineSoftmaxBlockImpl(float* scores, std::int64_t rows, const std::uint64_t* valid,
+                            std::int64_t valid_stride, float* row_max, float* row_sum,
+                            float* corr) {
   for (std::int64_t r = 0; r < rows; r += kGroup) {
-    Group(scores + r * ld, std::min(kGroup, rows - r), ld, valid + r * valid_stride, valid_stride,
-          row_max + r, row_sum + r, corr + r);
+    Group(scores + r * kSoftmaxBlock, std::min(kGroup, rows - r), valid + r * valid_stride,
+          valid_stride, row_max + r, row_sum + r, corr + r);
   }
 }
 
-void RescaleRowsImpl(float* acc, std::int64_t rows, std::int64_t cols, std::int64_t ld,
-                     const float* corr) {
+void RescaleRowsImpl(float* acc, std::int64_t rows, std::int64_t cols, const float* corr) {
   const F32 d;
   for (std::int64_t r = 0; r < rows; ++r) {
     if (corr[r] == 1.0F) continue;
-    float* row = acc + r * ld;
+    float* row = acc + r * cols;
     const VF32 factor = hn::Set(d, corr[r]);
     std::int64_t c = 0;
     for (; c + kLanes <= cols; c += kLanes)
@@ -167,16 +166,14 @@ namespace attnd::engine {
 HWY_EXPORT(OnlineSoftmaxBlockImpl);
 HWY_EXPORT(RescaleRowsImpl);
 
-void OnlineSoftmaxBlock(float* scores, std::int64_t rows, std::int64_t ld,
-                        const std::uint64_t* valid, std::int64_t valid_stride, float* row_max,
-                        float* row_sum, float* corr) {
+void OnlineSoftmaxBlock(float* scores, std::int64_t rows, const std::uint64_t* valid,
+                        std::int64_t valid_stride, float* row_max, float* row_sum, float* corr) {
   HWY_DYNAMIC_DISPATCH(OnlineSoftmaxBlockImpl)
-  (scores, rows, ld, valid, valid_stride, row_max, row_sum, corr);
+  (scores, rows, valid, valid_stride, row_max, row_sum, corr);
 }
 
-void RescaleRows(float* acc, std::int64_t rows, std::int64_t cols, std::int64_t ld,
-                 const float* corr) {
-  HWY_DYNAMIC_DISPATCH(RescaleRowsImpl)(acc, rows, cols, ld, corr);
+void RescaleRows(float* acc, std::int64_t rows, std::int64_t cols, const float* corr) {
+  HWY_DYNAMIC_DISPATCH(RescaleRowsImpl)(acc, rows, cols, corr);
 }
 
 }  // namespace attnd::engine

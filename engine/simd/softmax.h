@@ -11,8 +11,7 @@ namespace attnd::engine {
 
 inline constexpr std::int64_t kSoftmaxBlock = 64;
 
-// For each row r of `rows` rows of 64 scores (row stride ld >= 64 floats), with bit j of its mask
-// saying whether key j counts:
+// For each row r of scores [rows, 64], with bit j of its mask saying whether key j counts:
 //   m      = max(row_max[r], valid scores)
 //   corr   = exp(row_max[r] - m)
 //   p_j    = exp(score_j - m) for valid j, 0 otherwise, written over the scores
@@ -25,14 +24,11 @@ inline constexpr std::int64_t kSoftmaxBlock = 64;
 // and has corr = 1. A valid score that is not finite (either infinity or NaN: the product
 // overflowed) makes row_sum[r] NaN for good, which the caller looks for at the end; the row's
 // weights are then meaningless, other rows are not touched.
-void OnlineSoftmaxBlock(float* scores, std::int64_t rows, std::int64_t ld,
-                        const std::uint64_t* valid, std::int64_t valid_stride, float* row_max,
-                        float* row_sum, float* corr);
+void OnlineSoftmaxBlock(float* scores, std::int64_t rows, const std::uint64_t* valid,
+                        std::int64_t valid_stride, float* row_max, float* row_sum, float* corr);
 
-// acc[r, c] *= corr[r] for rows of `cols` floats with stride ld; rows with corr[r] == 1 are not
-// touched.
-void RescaleRows(float* acc, std::int64_t rows, std::int64_t cols, std::int64_t ld,
-                 const float* corr);
+// acc[r, c] *= corr[r] for acc [rows, cols]; rows with corr[r] == 1 are not touched.
+void RescaleRows(float* acc, std::int64_t rows, std::int64_t cols, const float* corr);
 
 }  // namespace attnd::engine
 

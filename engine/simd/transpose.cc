@@ -1,6 +1,8 @@
+#include "engine/simd/transpose.h"
+
 #include <cstdint>
 
-#include "engine/simd/one_query.h"
+#include "engine/block.h"
 #include "engine/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -90,13 +92,13 @@ HWY_EXPORT(TransposeF32);
 HWY_EXPORT(TransposeBf16);
 
 void TransposeKeys(const float* keys, std::int64_t stride, std::int64_t count, std::int64_t d,
-                   std::int64_t first, float* keys_t) {
-  HWY_DYNAMIC_DISPATCH(TransposeF32)(keys, stride, count, d, keys_t + first);
+                   float* keys_t) {
+  HWY_DYNAMIC_DISPATCH(TransposeF32)(keys, stride, count, d, keys_t);
 }
 
 void TransposeKeys(const float* keys, std::int64_t stride, std::int64_t count, std::int64_t d,
-                   std::int64_t first, std::uint16_t* keys_t) {
-  HWY_DYNAMIC_DISPATCH(TransposeBf16)(keys, stride, count, d, keys_t + first);
+                   std::uint16_t* keys_t) {
+  HWY_DYNAMIC_DISPATCH(TransposeBf16)(keys, stride, count, d, keys_t);
 }
 
 }  // namespace attnd::engine

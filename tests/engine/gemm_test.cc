@@ -24,8 +24,8 @@ constexpr bool kFewShapes = false;
 #endif
 
 constexpr std::int64_t kColumns[] = {16, 32, 48, 64, 80, 96, 112, 128, 144, 192, 256, 272, 512};
-constexpr std::int64_t kInner[] = {1,  2,   7,   8,   15,  16,  31,  64,
-                                   96, 100, 128, 200, 256, 257, 300, 512};
+constexpr std::int64_t kInner[] = {1,  2,  7,   8,   15,  16,  31,  32,  48,
+                                   64, 96, 100, 128, 200, 256, 257, 300, 512};
 
 // How a matrix lies in memory: extra elements after each row and before the first one.
 struct Layout {
@@ -120,6 +120,20 @@ TEST_P(FoldChain, HoldsForEveryMultipleOf16Features) {
       ASSERT_EQ(inputs.Difference(m, n, false), "");
       ASSERT_EQ(inputs.Difference(m, n, true), "");
     }
+  }
+}
+
+// The products of wide layers: one block of tokens against values and summaries, or folded.
+TEST(Gemm, ChainHoldsForWideProducts) {
+  for (const std::int64_t n : {1040, 4112}) {
+    if (kFewShapes && n > 1040) continue;
+    const Case product(kGemmMaxRows, n, 64, false);
+    const Case fold(80, n, kGemmFoldRows, true);
+    for (const std::int64_t m : kGemmRowBuckets) {
+      ASSERT_EQ(product.Difference(m, n, false), "");
+      ASSERT_EQ(product.Difference(m, n, true), "");
+    }
+    for (const std::int64_t m : {16, 48, 80}) ASSERT_EQ(fold.Difference(m, n, true), "");
   }
 }
 

@@ -1,23 +1,19 @@
 #include "engine/simd/one_query.h"
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "engine/gemm.h"
 #include "engine/ref_gemm.h"
 #include "engine/simd/convert.h"
 #include "gtest/gtest.h"
+#include "tests/engine/harness_common.h"
 #include "tests/engine/random_values.h"
 
 namespace attnd::engine {
 namespace {
 
 constexpr std::int64_t kTokens = 64;
-
-bool SameBits(const std::vector<float>& x, const std::vector<float>& y) {
-  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
-}
 
 std::vector<std::uint16_t> ToBf16(const std::vector<float>& x) {
   std::vector<std::uint16_t> bits(x.size());
@@ -96,30 +92,6 @@ TEST_P(WeightedSumOneQueryTest, Bf16ValuesGiveTheBitsOfTheirF32Values) {
   WeightedSumOneQuery(weights.data(), values.data(), width, acc.data(), values.data());
   WeightedSumOneQuery(weights.data(), Widened(values).data(), width, expected.data(), nullptr);
   EXPECT_TRUE(SameBits(acc, expected));
-}
-
-TEST(TransposeKeys, WritesItsColumnsOnly) {
-  for (const std::int64_t d : {1, 3, 8, 16, 64, 80, 100}) {
-    const std::int64_t stride = 2 * d + 1;
-    const std::vector<float> keys = RandomValues(kTokens * stride, 1);
-    for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {0, 64}, {0, 1}, {63, 1}, {5, 17}, {16, 16}, {8, 8}, {3, 0}, {32, 32}, {1, 63}}) {
-      std::vector<float> keys_t(static_cast<std::size_t>(d * kTokens), -7.0F);
-      std::vector<std::uint16_t> keys_t16(keys_t.size(), 0xABCD);
-      TransposeKeys(keys.data(), stride, count, d, first, keys_t.data());
-      TransposeKeys(keys.data(), stride, count, d, first, keys_t16.data());
-      for (std::int64_t p = 0; p < d; ++p) {
-        for (std::int64_t j = 0; j < kTokens; ++j) {
-          const auto at = static_cast<std::size_t>(p * kTokens + j);
-          const bool written = j >= first && j < first + count;
-          const float key =
-              written ? keys[static_cast<std::size_t>((j - first) * stride + p)] : -7.0F;
-          ASSERT_EQ(keys_t[at], key) << d << " " << first << "+" << count << " " << p << " " << j;
-          ASSERT_EQ(keys_t16[at], written ? ToBf16({key})[0] : 0xABCD);
-        }
-      }
-    }
-  }
 }
 
 }  // namespace

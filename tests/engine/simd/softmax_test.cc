@@ -23,8 +23,8 @@ struct Rows {
         sum(static_cast<std::size_t>(count), 0.0F),
         corr(static_cast<std::size_t>(count), -7.0F) {}
 
-  void Step(std::vector<float>& scores, std::int64_t ld, const std::vector<std::uint64_t>& valid) {
-    OnlineSoftmaxBlock(scores.data(), static_cast<std::int64_t>(max.size()), ld, valid.data(),
+  void Step(std::vector<float>& scores, const std::vector<std::uint64_t>& valid) {
+    OnlineSoftmaxBlock(scores.data(), static_cast<std::int64_t>(max.size()), valid.data(),
                        valid.size() == 1 ? 0 : 1, max.data(), sum.data(), corr.data());
   }
 
@@ -34,12 +34,11 @@ struct Rows {
 bool Valid(std::uint64_t mask, std::size_t j) { return ((mask >> j) & 1U) != 0; }
 
 TEST(OnlineSoftmax, MatchesF64OverSeveralBlocks) {
-  constexpr std::int64_t kLd = 80;
   for (const std::int64_t rows : {1, 2, 15, 16, 17, 64, 192}) {
     Rows state(rows);
     std::vector<std::vector<double>> seen(static_cast<std::size_t>(rows));
     for (std::uint32_t block = 0; block < 5; ++block) {
-      std::vector<float> scores = RandomValues(rows * kLd, block, 4.0F);
+      std::vector<float> scores = RandomValues(rows * kSoftmaxBlock, block, 4.0F);
       const std::vector<float> before = scores;
       const Rows old = state;
       std::vector<std::uint64_t> valid(static_cast<std::size_t>(rows), kAll);
@@ -49,13 +48,13 @@ TEST(OnlineSoftmax, MatchesF64OverSeveralBlocks) {
         if (r % 4 == 2) valid[r] = 0x9E3779B97F4A7C15ULL * (r + block);
         if (r % 4 == 3 && block % 2 == 0) valid[r] = 0;
       }
-      state.Step(scores, kLd, valid);
+      state.Step(scores, valid);
       for (std::size_t r = 0; r < valid.size(); ++r) {
         float max = old.max[r];
         for (std::size_t j = 0; j < 64; ++j) {
           if (!Valid(valid[r], j)) continue;
-          max = std::max(max, before[r * kLd + j]);
-          seen[r].push_back(static_cast<double>(before[r * kLd + j]));
+          max = std::max(max, before[r * kSoftmaxBlock + j]);
+          seen[r].push_back(static_cast<double>(before[r * kSoftmaxBlock + j]));
         }
         ASSERT_EQ(state.max[r], max);
         // The difference is rounded to f32 before exp, as it is for the weights.
@@ -65,14 +64,12 @@ TEST(OnlineSoftmax, MatchesF64OverSeveralBlocks) {
         double sum = 0.0;
         for (const double score : seen[r]) sum += std::exp(score - static_cast<double>(max));
         ASSERT_NEAR(static_cast<double>(state.sum[r]), sum, 2e-6 * sum);
-        for (std::size_t j = 0; j < kLd; ++j) {
-          const float p = scores[r * kLd + j];
-          if (j >= 64) {
-            ASSERT_EQ(p, before[r * kLd + j]) << "outside the block";
-          } else if (!Valid(valid[r], j)) {
+        for (std::size_t j = 0; j < kSoftmaxBlock; ++j) {
+          const float p = scores[r * kSoftmaxBlock + j];
+          if (!Valid(valid[r], j)) {
             ASSERT_EQ(p, 0.0F);
           } else {
-            const double x = static_cast<double>(before[r * kLd + j] - max);
+            const double x = static_cast<double>(before[r * kSoftmaxBlock + j] - max);
             ASSERT_NEAR(static_cast<double>(p), std::exp(x), 2.5e-7 * std::exp(x));
           }
         }
@@ -88,10 +85,10 @@ TEST(OnlineSoftmax, RowsDoNotDependOnTheirCompany) {
   std::vector<std::uint64_t> valid(kRows, kAll);
   for (std::size_t r = 0; r < kRows; r += 3) valid[r] = kAll >> r;
   Rows state(kRows);
-  state.Step(together, 64, valid);
+  state.Step(together, valid);
   for (std::size_t r = 0; r < kRows; ++r) {
     Rows one(1);
-    OnlineSoftmaxBlock(&alone[r * 64], 1, 64, &valid[r], 0, one.max.data(), one.sum.data(),
+    OnlineSoftmaxBlock(&alone[r * 64], 1, &valid[r], 0, one.max.data(), one.sum.data(),
                        one.corr.data());
     ASSERT_EQ(one.sum[0], state.sum[r]) << r;
     ASSERT_EQ(one.max[0], state.max[r]) << r;
@@ -103,7 +100,7 @@ TEST(OnlineSoftmax, SumHasTheDocumentedLaneOrder) {
   // The same on every instruction set: 16 lanes, then halves.
   std::vector<float> scores = RandomValues(64, 11, 2.0F);
   Rows state(1);
-  state.Step(scores, 64, {kAll});
+  state.Step(scores, {kAll});
   float lane[16] = {};
   for (std::size_t j = 0; j < 64; ++j) lane[j % 16] += scores[j];
   for (std::size_t half = 8; half > 0; half /= 2) {
@@ -115,7 +112,7 @@ TEST(OnlineSoftmax, SumHasTheDocumentedLaneOrder) {
 TEST(OnlineSoftmax, RowsWithoutAValidKeyStayEmpty) {
   std::vector<float> scores(128, std::nanf(""));
   Rows state(2);
-  state.Step(scores, 64, {0});
+  state.Step(scores, {0});
   for (std::size_t r = 0; r < 2; ++r) {
     EXPECT_EQ(state.max[r], -kInf);
     EXPECT_EQ(state.sum[r], 0.0F);
@@ -127,10 +124,10 @@ TEST(OnlineSoftmax, RowsWithoutAValidKeyStayEmpty) {
 TEST(OnlineSoftmax, AnEmptyBlockLeavesTheRowAlone) {
   std::vector<float> scores = RandomValues(64, 1);
   Rows state(1);
-  state.Step(scores, 64, {kAll});
+  state.Step(scores, {kAll});
   const Rows before = state;
   scores.assign(64, 100.0F);
-  state.Step(scores, 64, {0});
+  state.Step(scores, {0});
   EXPECT_EQ(state.max, before.max);
   EXPECT_EQ(state.sum, before.sum);
   EXPECT_EQ(state.corr[0], 1.0F);
@@ -139,9 +136,9 @@ TEST(OnlineSoftmax, AnEmptyBlockLeavesTheRowAlone) {
 TEST(OnlineSoftmax, FirstValidBlockAfterEmptyOnesHasCorrectionZero) {
   std::vector<float> scores(64, 3.0F);
   Rows state(1);
-  state.Step(scores, 64, {0});
+  state.Step(scores, {0});
   scores.assign(64, 3.0F);
-  state.Step(scores, 64, {0xFF});
+  state.Step(scores, {0xFF});
   EXPECT_EQ(state.corr[0], 0.0F);
   EXPECT_EQ(state.max[0], 3.0F);
   EXPECT_EQ(state.sum[0], 8.0F);
@@ -151,7 +148,7 @@ TEST(OnlineSoftmax, ExtremeFiniteScoresAreExact) {
   std::vector<float> scores(64, -3e38F);
   scores[5] = 3e38F;
   Rows state(1);
-  state.Step(scores, 64, {kAll});
+  state.Step(scores, {kAll});
   EXPECT_EQ(state.sum[0], 1.0F);
   EXPECT_EQ(scores[5], 1.0F);
   EXPECT_EQ(scores[6], 0.0F);
@@ -166,16 +163,16 @@ TEST(OnlineSoftmax, AnyNonFiniteScoreIsSeenInTheSumForGoodAndNowhereElse) {
         std::vector<float> clean = scores;
         scores[64 + at] = bad;
         Rows state(3), expected(3);
-        state.Step(scores, 64, {kAll, mask, kAll});
-        expected.Step(clean, 64, {kAll, mask, kAll});
+        state.Step(scores, {kAll, mask, kAll});
+        expected.Step(clean, {kAll, mask, kAll});
         for (std::uint32_t block = 0; block < 2; ++block) {
           ASSERT_TRUE(std::isnan(state.sum[1])) << bad << " at " << at;
           ASSERT_EQ(state.sum[0], expected.sum[0]);
           ASSERT_EQ(state.sum[2], expected.sum[2]);
           scores = RandomValues(3 * kSoftmaxBlock, 4 + block, 10.0F);
           clean = scores;
-          state.Step(scores, 64, {kAll});
-          expected.Step(clean, 64, {kAll});
+          state.Step(scores, {kAll});
+          expected.Step(clean, {kAll});
         }
       }
     }
@@ -187,7 +184,7 @@ TEST(OnlineSoftmax, AnInvalidNonFiniteScoreIsIgnored) {
   scores[9] = std::nanf("");
   scores[10] = kInf;
   Rows state(1);
-  state.Step(scores, 64, {kAll & ~(std::uint64_t{3} << 9U)});
+  state.Step(scores, {kAll & ~(std::uint64_t{3} << 9U)});
   EXPECT_EQ(state.sum[0], 62.0F);
   EXPECT_EQ(scores[9], 0.0F);
   EXPECT_EQ(scores[10], 0.0F);
@@ -195,17 +192,15 @@ TEST(OnlineSoftmax, AnInvalidNonFiniteScoreIsIgnored) {
 
 TEST(RescaleRows, MultipliesAndSkipsOnes) {
   for (const std::int64_t cols : {1, 15, 16, 64, 80, 100}) {
-    const std::int64_t ld = cols + 3;
-    std::vector<float> acc = RandomValues(3 * ld, 1);
+    std::vector<float> acc = RandomValues(3 * cols, 1);
     // Not a number stays untouched under a correction of 1: nothing reads it.
-    acc[static_cast<std::size_t>(ld)] = std::nanf("");
+    acc[static_cast<std::size_t>(cols)] = std::nanf("");
     const std::vector<float> before = acc;
     const std::vector<float> corr = {0.3F, 1.0F, 0.0F};
-    RescaleRows(acc.data(), 3, cols, ld, corr.data());
+    RescaleRows(acc.data(), 3, cols, corr.data());
     for (std::size_t i = 0; i < acc.size(); ++i) {
-      const std::size_t r = i / static_cast<std::size_t>(ld);
-      const bool inside = i % static_cast<std::size_t>(ld) < static_cast<std::size_t>(cols);
-      const float expected = inside && r != 1 ? before[i] * corr[r] : before[i];
+      const std::size_t r = i / static_cast<std::size_t>(cols);
+      const float expected = r != 1 ? before[i] * corr[r] : before[i];
       ASSERT_EQ(std::bit_cast<std::uint32_t>(acc[i]), std::bit_cast<std::uint32_t>(expected)) << i;
     }
   }
