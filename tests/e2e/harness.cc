@@ -355,15 +355,4 @@ Reply<v1::StepResponse> TestSession::Step(const v1::StepRequest& request) const 
   return reply;
 }
 
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double difference = 0;
-  double largest = 1e-30;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return difference / largest;
-}
-
 }  // namespace attnd::e2e

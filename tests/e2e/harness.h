@@ -17,6 +17,7 @@
 #include "server/clock.h"
 #include "server/options.h"
 #include "server/server.h"
+#include "tests/oracle/relative_error.h"
 
 namespace attnd::e2e {
 
@@ -156,8 +157,7 @@ class TestSession {
 // A context that fails a test instead of hanging it.
 std::unique_ptr<grpc::ClientContext> Context(int seconds = 60);
 
-// max |a - b| / max |b|.
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b);
+using oracle::RelativeError;
 
 }  // namespace attnd::e2e
 

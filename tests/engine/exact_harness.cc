@@ -1,38 +1,22 @@
 #include "tests/engine/exact_harness.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "engine/exact/exact_engine.h"
 #include "gtest/gtest.h"
+#include "tests/engine/harness_common.h"
 #include "tests/engine/random_values.h"
 
 namespace attnd::engine::exact_test {
 namespace {
-
-std::size_t Size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
 
 template <typename T>
 std::vector<T> SliceRows(const std::vector<T>& v, std::int64_t first, std::int64_t count,
                          std::int64_t queries) {
   const std::int64_t row = static_cast<std::int64_t>(v.size()) / queries;
   return {v.begin() + first * row, v.begin() + (first + count) * row};
-}
-
-RowMask Valid(const Tokens& tokens, std::int64_t first, std::int64_t count) {
-  RowMask valid = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (tokens.mask[Size(first + i)] != 0) valid |= RowMask{1} << i;
-  }
-  return valid;
 }
 
 }  // namespace
@@ -81,7 +65,7 @@ void SealTokens(const Engine& engine, const Tokens& tokens, std::int64_t from, s
   for (std::int64_t t = from; t < to; t += kBlockTokens) {
     blocks.push_back({.keys = tokens.keys.data() + t * tokens.shape.key_row(),
                       .values = tokens.values.data() + t * tokens.shape.value_row(),
-                      .valid = Valid(tokens, t, kBlockTokens)});
+                      .valid = ValidRows(tokens.mask, t, kBlockTokens)});
   }
   Scratch scratch;
   const absl::Status status = engine.Seal(state, from, blocks, scratch);
@@ -103,7 +87,7 @@ Snapshot At(const Engine& engine, const Tokens& tokens, std::int64_t position,
   }
   const LayerShape& shape = tokens.shape;
   snapshot.rows = position - snapshot.sealed_tokens;
-  snapshot.valid = Valid(tokens, snapshot.sealed_tokens, snapshot.rows);
+  snapshot.valid = ValidRows(tokens.mask, snapshot.sealed_tokens, snapshot.rows);
   snapshot.tail = std::make_unique<Tail>(shape, 0);
   std::fill_n(snapshot.tail->keys.data(), snapshot.tail->keys.size(),
               std::numeric_limits<float>::quiet_NaN());
@@ -129,6 +113,24 @@ bool Answers::operator==(const Answers& other) const {
          SameBits(top_weights, other.top_weights);
 }
 
+Answers Unwritten(const LayerShape& shape, std::int64_t count, const Asked& asked) {
+  const std::int64_t rows = count * shape.query_heads;
+  return {.outputs = std::vector<float>(Size(rows * shape.value_dim), -7.0F),
+          .log_normalizers = std::vector<float>(Size(rows), -7.0F),
+          .flags = std::vector<std::uint8_t>(Size(rows), 77),
+          .top_positions = std::vector<std::int64_t>(Size(rows * asked.top_k), -7),
+          .top_weights = std::vector<float>(Size(rows * asked.top_k), -7.0F)};
+}
+
+AnswerView View(Answers& answers, const Asked& asked) {
+  return {.outputs = answers.outputs.data(),
+          .flags = answers.flags.data(),
+          .log_normalizers = answers.log_normalizers.data(),
+          .top_k = asked.top_k,
+          .top_positions = answers.top_positions.data(),
+          .top_weights = answers.top_weights.data()};
+}
+
 QueryGroup Group(const Snapshot& snapshot, const float* queries, std::int64_t count,
                  const Asked& asked) {
   return {.sealed = snapshot.sealed.get(),
@@ -142,42 +144,16 @@ QueryGroup Group(const Snapshot& snapshot, const float* queries, std::int64_t co
 
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
                std::int64_t count, const Asked& asked) {
-  const LayerShape& shape = engine.shape();
-  const std::int64_t rows = count * shape.query_heads;
-  // Not zeros: every number has to be written.
-  Answers answers;
-  answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
-  answers.log_normalizers.assign(Size(rows), -7.0F);
-  answers.flags.assign(Size(rows), 77);
-  answers.top_positions.assign(Size(rows * asked.top_k), -7);
-  answers.top_weights.assign(Size(rows * asked.top_k), -7.0F);
-  AnswerView view;
-  view.outputs = answers.outputs.data();
-  view.log_normalizers = answers.log_normalizers.data();
-  view.flags = answers.flags.data();
-  view.top_k = asked.top_k;
-  view.top_positions = answers.top_positions.data();
-  view.top_weights = answers.top_weights.data();
+  Answers answers = Unwritten(engine.shape(), count, asked);
   Scratch scratch;
   const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
-  plan->Reset(Group(snapshot, queries, count, asked), view);
+  plan->Reset(Group(snapshot, queries, count, asked), View(answers, asked));
   for (std::int64_t chain = plan->chains() - 1; chain >= 0; --chain) {
     while (!plan->Run(chain, scratch)) {
     }
   }
   plan->Finish(scratch);
   return answers;
-}
-
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b) {
-  double error = 0;
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    error = std::max(error, std::abs(static_cast<double>(a[i]) - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-    if (std::isnan(a[i])) return std::numeric_limits<double>::infinity();
-  }
-  return a.size() == b.size() ? error / largest : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace attnd::engine::exact_test

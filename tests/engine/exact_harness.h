@@ -10,8 +10,11 @@
 #include "engine/engine.h"
 #include "engine/engine_config.h"
 #include "tests/oracle/attention_oracle.h"
+#include "tests/oracle/relative_error.h"
 
 namespace attnd::engine::exact_test {
+
+using oracle::RelativeError;
 
 std::unique_ptr<const Engine> MakeExact(const LayerShape& shape, DataType storage = DataType::kF32);
 
@@ -66,13 +69,15 @@ struct Answers {
   bool operator==(const Answers& other) const;  // as bits
 };
 
+// Answers of the sizes asked for, in which every number still has to be written.
+Answers Unwritten(const LayerShape& shape, std::int64_t count, const Asked& asked = {});
+// All of them as where answers go.
+AnswerView View(Answers& answers, const Asked& asked = {});
+
 QueryGroup Group(const Snapshot& snapshot, const float* queries, std::int64_t count,
                  const Asked& asked = {});
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
                std::int64_t count, const Asked& asked = {});
-
-// max |a - b| / max |b|.
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b);
 
 }  // namespace attnd::engine::exact_test
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 
 #include "engine/engine_config.h"
 #include "gtest/gtest.h"
+#include "tests/engine/harness_common.h"
 #include "tests/engine/random_values.h"
 
 namespace attnd::engine {
@@ -81,9 +81,6 @@ class LayerStream : public ::testing::TestWithParam<Case> {
   }
   std::vector<float> Attend(const State& state, std::int64_t first, std::int64_t count) {
     return Run(AttendGroup(*state, queries_.data() + first * kShape.query_row(), count));
-  }
-  static bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   }
 
   const std::unique_ptr<const Engine> engine_ = *MakeEngine(GetParam().config);

@@ -1,31 +1,16 @@
 #include "tests/engine/linear_harness.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <utility>
 
 #include "engine/linear/linear_engine.h"
 #include "gtest/gtest.h"
+#include "tests/engine/harness_common.h"
 
 namespace attnd::engine::linear_test {
 namespace {
-
-std::size_t Size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-RowMask Valid(const Stream& stream, std::int64_t first, std::int64_t count) {
-  RowMask valid = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (stream.mask[Size(first + i)] != 0) valid |= RowMask{1} << i;
-  }
-  return valid;
-}
 
 std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream, std::int64_t first,
                                std::int64_t rows) {
@@ -35,7 +20,8 @@ std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream, std::
               tail->keys.data());
   std::copy_n(stream.values.data() + first * shape.value_row(), rows * shape.value_row(),
               tail->values.data());
-  engine.EncodeKeys(tail->keys.data(), Valid(stream, first, rows), 0, rows, tail->features.data());
+  engine.EncodeKeys(tail->keys.data(), ValidRows(stream.mask, first, rows), 0, rows,
+                    tail->features.data());
   return tail;
 }
 
@@ -155,7 +141,7 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
       const std::int64_t first = b * kBlockTokens;
       tails.push_back(FillTail(engine, stream, first, kBlockTokens));
       sealed.push_back({tails.back()->keys.data(), tails.back()->values.data(),
-                        Valid(stream, first, kBlockTokens),
+                        ValidRows(stream.mask, first, kBlockTokens),
                         cutting.features_from_tail ? tails.back()->features.data() : nullptr});
     }
     // As a layer does it: the published state stays as it is.
@@ -167,7 +153,7 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
   }
   snapshot.sealed_tokens = blocks * kBlockTokens;
   snapshot.rows = position - snapshot.sealed_tokens;
-  snapshot.valid = Valid(stream, snapshot.sealed_tokens, snapshot.rows);
+  snapshot.valid = ValidRows(stream.mask, snapshot.sealed_tokens, snapshot.rows);
   snapshot.tail = FillTail(engine, stream, snapshot.sealed_tokens, snapshot.rows);
   if (cutting.poison_later) PoisonRows(engine, snapshot.rows, snapshot.tail.get());
   return snapshot;
@@ -200,18 +186,6 @@ Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const flo
   group.causal = true;
   group.first_cut = first_cut;
   return Run(engine, group);
-}
-
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double error = 0;
-  double largest = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (!(difference <= error)) error = difference;
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return error / largest;
 }
 
 }  // namespace attnd::engine::linear_test

@@ -11,8 +11,11 @@
 #include "engine/engine.h"
 #include "engine/engine_config.h"
 #include "tests/oracle/attention_oracle.h"
+#include "tests/oracle/relative_error.h"
 
 namespace attnd::engine::linear_test {
+
+using oracle::RelativeError;
 
 std::vector<float> NormalNumbers(std::int64_t count, std::uint32_t seed, float scale = 1.0F);
 
@@ -70,9 +73,6 @@ Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* quer
                std::int64_t count);
 Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const float* queries,
                        std::int64_t count, std::int64_t first_cut);
-
-// max |a - b| / max |b|.
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b);
 
 }  // namespace attnd::engine::linear_test
 
