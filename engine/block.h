@@ -59,6 +59,11 @@ struct Tail {
         features(kBlockTokens * shape.kv_heads * feature_dim) {}
 
   std::int64_t bytes() const { return keys.bytes() + values.bytes() + features.bytes(); }
+  // Of a tail before it is made.
+  static std::int64_t Bytes(const LayerShape& shape, std::int64_t feature_dim) {
+    return kBlockTokens * static_cast<std::int64_t>(sizeof(float)) *
+           (shape.key_row() + shape.value_row() + shape.kv_heads * feature_dim);
+  }
 
   AlignedBuffer<float> keys;      // [64, H, d_k]
   AlignedBuffer<float> values;    // [64, H, d_v]

@@ -125,9 +125,13 @@ class Engine {
 
   virtual std::unique_ptr<AttendPlan> NewPlan() const = 0;
 
-  // Memory per layer: independent of its length, and per token.
+  // Memory per layer: independent of its length (the open block included), and per token.
   virtual std::int64_t fixed_bytes() const = 0;
   virtual std::int64_t bytes_per_token() const = 0;
+
+  // The most memory that appending `count` tokens at `position` may take, a new open block
+  // included.
+  virtual std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const = 0;
 };
 
 }  // namespace attnd::engine

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int64_t kMaxSize = 4096;
 
-// Floats that one token (or query) may have in one layer: 4 MB, so that a block is at most 256 MB.
+// Floats that one token (or query) may have in one layer: 4 MB, so that a
+// block of keys and values is at most 512 MB.
 constexpr std::int64_t kMaxRowFloats = std::int64_t{1} << 20;
 
 absl::Status CheckSize(const char* name, std::int64_t size) {

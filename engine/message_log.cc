@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <unordered_map>
 #include <utility>
 
 namespace attnd::engine {
 namespace {
 
-bool SharePlace(const Message& a, const Message& b) {
-  return std::ranges::any_of(a.spans, [&](const TokenSpan& x) {
-    return std::ranges::any_of(b.spans, [&](const TokenSpan& y) {
-      return x.layer == y.layer && x.position == y.position;
-    });
+// Whether any span begins at a place of `places`, which maps layers to positions.
+bool SharesPlace(const Message& message,
+                 const std::unordered_map<std::int64_t, std::int64_t>& places) {
+  return std::ranges::any_of(message.spans, [&](const TokenSpan& span) {
+    const auto place = places.find(span.layer);
+    return place != places.end() && place->second == span.position;
   });
 }
 
@@ -24,8 +26,10 @@ void MessageLog::Remember(Message message) {
 
 MessageLog::Verdict MessageLog::Classify(const Message& message) const {
   if (std::ranges::find(messages_, message) != messages_.end()) return Verdict::kReplay;
+  std::unordered_map<std::int64_t, std::int64_t> places;
+  for (const TokenSpan& span : message.spans) places[span.layer] = span.position;
   const bool known =
-      std::ranges::any_of(messages_, [&](const Message& m) { return SharePlace(m, message); });
+      std::ranges::any_of(messages_, [&](const Message& m) { return SharesPlace(m, places); });
   return known ? Verdict::kMismatch : Verdict::kWrongPosition;
 }
 

@@ -18,7 +18,8 @@ cmake --build --preset release --target attnd attnd_benches
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for part in "${parts[@]}"; do
-  "build/release/tests/bench/attnd_${part}_bench" | tee -a "$log"
+  # A program fails when a bar does; the others are to be seen all the same.
+  "build/release/tests/bench/attnd_${part}_bench" | tee -a "$log" || true
 done
 
 echo "== bars"

@@ -39,8 +39,8 @@ absl::Status StateBudget::Reserve(std::int64_t bytes) {
   const std::int64_t held = used_.fetch_add(bytes, std::memory_order_relaxed);
   if (bytes > 0 && held + bytes > limit_) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
-    return Error(v1::STATE_BYTES, absl::StrCat("sessions hold ", held, " bytes; ", bytes,
-                                               " more would exceed max_state_bytes = ", limit_));
+    return OutOfMemory(absl::StrCat("sessions hold ", held, " bytes; ", bytes,
+                                    " more would exceed max_state_bytes = ", limit_));
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,12 @@ class Admission {
     ~Ticket() {
       if (admission_ != nullptr) admission_->Release(bytes_);
     }
-    std::int64_t bytes() const { return bytes_; }
+    // Gives back all but `bytes`.
+    void ShrinkTo(std::int64_t bytes) {
+      if (admission_ == nullptr || bytes >= bytes_) return;
+      admission_->bytes_.fetch_sub(bytes_ - bytes, std::memory_order_relaxed);
+      bytes_ = bytes;
+    }
 
    private:
     friend class Admission;

@@ -14,6 +14,7 @@
 #include "engine/tensor.h"
 #include "server/metrics.h"
 #include "server/session_config.h"
+#include "server/tensors.h"
 
 namespace attnd::server {
 
@@ -33,6 +34,10 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
 
 // Bytes of the answer to `queries` queries, to within a few dozen; never less than what is sent.
 std::int64_t AnswerBytes(const AnswerSpec& spec, std::int64_t queries);
+
+// Memory that answering takes besides the request: the answer, its F32 form and the queries' where
+// the wire types are narrower, and the engine's partial sums, which are of the size of the outputs.
+std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries);
 
 // RESPONSE_TOO_LARGE with the largest count of queries whose answer fits.
 absl::Status CheckAnswerFits(const AnswerSpec& spec, std::int64_t queries,

@@ -16,55 +16,63 @@ std::vector<engine::TokenSpan> SpansOf(const std::vector<LayerSlice>& slices) {
 
 AppendJob::AppendJob(Call call, std::vector<LayerSlice> slices, std::int64_t reserved,
                      v1::AppendResponse& response)
-    : call_(std::move(call)),
+    : MessageJob(std::move(call)),
       response_(response),
       spans_(SpansOf(slices)),
       mutation_(std::make_unique<Mutation>(call_.session(), engine::MessageKind::kAppend,
                                            std::move(slices), call_.services().budget, reserved)) {}
 
-Job::Next AppendJob::Advance(engine::Scratch& scratch) {
-  absl::StatusOr<bool> done = Continue(scratch);
-  if (done.ok() && !*done) return Next::kAdvance;
-  if (done.ok()) WritePositions();
-  mutation_ = nullptr;
-  call_.session().LeaveLane();
-  call_.EndStage(Stage::kEncode);
-  call_.Answer(done.status());
+absl::StatusOr<Job::Next> AppendJob::Continue(engine::Scratch& scratch) {
+  if (!started_) {
+    started_ = true;
+    EnterStage(Stage::kCompute);
+    applies_ = mutation_->Applies();
+  }
+  if (!all_taken_) return TakeTokens(scratch);
+  if (applies_) {
+    absl::Status checked = mutation_->CheckTail(slice_, scratch);
+    if (!checked.ok()) return checked;
+    if (++slice_ < mutation_->slices()) return Next::kAdvance;
+  }
+  absl::Status ended = End();
+  if (!ended.ok()) return ended;
+  EnterStage(Stage::kEncode);
+  WritePositions();
   return Next::kEnd;
 }
 
-// One quantum. True when the tokens are published or known to be there.
-absl::StatusOr<bool> AppendJob::Continue(engine::Scratch& scratch) {
-  absl::Status wanted = call_.StillWanted();
-  if (!wanted.ok()) return wanted;
-  if (!started_) {
-    started_ = true;
-    call_.EndStage(Stage::kQueue);
-    applies_ = mutation_->Applies();
-  }
+// Applies or digests one quantum of tokens.
+absl::StatusOr<Job::Next> AppendJob::TakeTokens(engine::Scratch& scratch) {
   const std::int64_t left = mutation_->count(slice_) - mutation_->done(slice_);
   const std::int64_t now = std::min(left, mutation_->QuantumTokens(slice_));
   absl::Status taken =
       applies_ ? mutation_->Apply(slice_, now, scratch) : mutation_->Digest(slice_, now, scratch);
   if (!taken.ok()) return taken;
-  if (now < left) return false;
-  if (++slice_ < mutation_->slices()) return false;
+  if (now == left && ++slice_ == mutation_->slices()) {
+    all_taken_ = true;
+    slice_ = 0;
+  }
+  return Next::kAdvance;
+}
 
+// Publishes the tokens, or finds them there.
+absl::Status AppendJob::End() {
   engine::Message message = mutation_->Message({});
   if (!applies_) {
-    absl::Status retry = call_.session().ClassifyRetry(message);
-    if (!retry.ok()) return retry;
     response_.set_replayed(true);
-    return true;
+    return call_.session().ClassifyRetry(message);
   }
-  absl::Status published = mutation_->CheckTails(scratch);
-  if (published.ok()) published = mutation_->Publish(std::move(message), nullptr);
+  absl::Status published = mutation_->Publish(std::move(message), nullptr);
   if (!published.ok()) return published;
-  call_.EndStage(Stage::kCompute);
   for (const engine::TokenSpan& span : spans_) {
     call_.services().metrics.AddTokens(call_.session().group(span.layer).kind, span.count);
   }
-  return true;
+  return absl::OkStatus();
+}
+
+void AppendJob::Release() {
+  mutation_ = nullptr;
+  call_.session().LeaveLane();
 }
 
 void AppendJob::WritePositions() {

@@ -8,31 +8,32 @@
 
 #include "attnd/v1/attention.pb.h"
 #include "server/call.h"
-#include "server/job.h"
+#include "server/message_job.h"
 #include "server/mutation.h"
 
 namespace attnd::server {
 
-class AppendJob : public Job {
+class AppendJob final : public MessageJob {
  public:
   // Slices borrow the request, which lives until the call is answered, as does `response`.
   // `reserved` bytes of the budget are taken over.
   AppendJob(Call call, std::vector<LayerSlice> slices, std::int64_t reserved,
             v1::AppendResponse& response);
 
-  Next Advance(engine::Scratch& scratch) override;
-
  private:
-  absl::StatusOr<bool> Continue(engine::Scratch& scratch);
+  absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
+  absl::StatusOr<Next> TakeTokens(engine::Scratch& scratch);
+  absl::Status End();
+  void Release() override;
   void WritePositions();
 
-  Call call_;
   v1::AppendResponse& response_;
   const std::vector<engine::TokenSpan> spans_;
   std::unique_ptr<Mutation> mutation_;
   bool started_ = false;
   bool applies_ = false;
-  std::size_t slice_ = 0;
+  std::size_t slice_ = 0;  // whose tokens are taken, then whose tail is checked
+  bool all_taken_ = false;
 };
 
 }  // namespace attnd::server

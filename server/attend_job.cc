@@ -11,11 +11,15 @@ namespace {
 // Multiply-adds that a worker does in about five microseconds.
 constexpr std::int64_t kBriefOperations = 1 << 16;
 
+// Query rows of all heads that share one plan, whose memory grows with them: enough for 64 tiles of
+// 192 rows, which keep every worker busy.
+constexpr std::int64_t kGroupRows = 64 * 192;
+
 }  // namespace
 
 AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
                      v1::AttendResponse& response)
-    : call_(std::move(call)),
+    : MessageJob(std::move(call)),
       engine_(call_.session().engine(layer)),
       queries_(queries),
       spec_(spec),
@@ -31,36 +35,41 @@ bool AttendJob::brief() const {
   return queries_.rows <= kBriefOperations / std::max<std::int64_t>(rows * row_operations, 1);
 }
 
-Job::Next AttendJob::Advance(engine::Scratch& scratch) {
-  const bool begins = plan_ == nullptr;
-  absl::Status status = begins ? Begin() : End(scratch);
-  if (begins && status.ok()) return Next::kChains;
-  plan_ = nullptr;
-  answer_.reset();
-  call_.EndStage(Stage::kEncode);
-  call_.Answer(status);
+absl::StatusOr<Job::Next> AttendJob::Continue(engine::Scratch& scratch) {
+  if (plan_ == nullptr) {
+    absl::Status begun = Begin();
+    if (!begun.ok()) return begun;
+  } else {
+    plan_->Finish(scratch);
+  }
+  if (attended_ < queries_.rows) return AttendGroup();
+  absl::Status ended = End();
+  if (!ended.ok()) return ended;
   return Next::kEnd;
 }
 
 absl::Status AttendJob::Begin() {
-  call_.EndStage(Stage::kQueue);
-  absl::Status wanted = call_.StillWanted();
-  if (!wanted.ok()) return wanted;
   absl::StatusOr<QueryRows> rows = QueryRows::Make(queries_.elements, engine_.shape().query_row());
   if (!rows.ok()) return rows.status();
   rows_ = *std::move(rows);
   answer_.emplace(spec_, queries_.rows, *response_.mutable_answer());
   plan_ = engine_.NewPlan();
-  plan_->Reset(engine::AttendGroup(*state_, rows_->data(), queries_.rows), answer_->View(0));
-  call_.EndStage(Stage::kDecode);
+  EnterStage(Stage::kCompute);
   return absl::OkStatus();
 }
 
-absl::Status AttendJob::End(engine::Scratch& scratch) {
-  absl::Status wanted = call_.StillWanted();
-  if (!wanted.ok()) return wanted;
-  plan_->Finish(scratch);
-  call_.EndStage(Stage::kCompute);
+Job::Next AttendJob::AttendGroup() {
+  const engine::LayerShape& shape = engine_.shape();
+  const std::int64_t most = std::max<std::int64_t>(kGroupRows / shape.query_heads, 1);
+  const std::int64_t count = std::min(queries_.rows - attended_, most);
+  plan_->Reset(engine::AttendGroup(*state_, rows_->data() + attended_ * shape.query_row(), count),
+               answer_->View(attended_));
+  attended_ += count;
+  return Next::kChains;
+}
+
+absl::Status AttendJob::End() {
+  EnterStage(Stage::kEncode);
   call_.services().metrics.AddQueries(call_.engine_kind(), queries_.rows);
   response_.set_position(state_->position());
   return answer_->Finish();

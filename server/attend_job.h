@@ -10,35 +10,33 @@
 #include "engine/engine.h"
 #include "server/answer.h"
 #include "server/call.h"
-#include "server/job.h"
+#include "server/message_job.h"
 #include "server/query_rows.h"
 #include "server/tensors.h"
 
 namespace attnd::server {
 
-class AttendJob : public Job {
+class AttendJob final : public MessageJob {
  public:
   // `queries` borrows the request, which lives until the call is answered, as does `response`.
   AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
             v1::AttendResponse& response);
 
   // The state to answer from; called once, before the job is queued.
-  void Observe(LayerStatePtr state) { state_ = std::move(state); }
-
-  bool brief() const override;
-  Next Advance(engine::Scratch& scratch) override;
-  std::int64_t chains() const override { return plan_->chains(); }
-  bool RunChain(std::int64_t chain, engine::Scratch& scratch) override {
-    return call_.cancelled() || plan_->Run(chain, scratch);
+  void Observe(LayerStatePtr state) {
+    state_ = std::move(state);
+    call_.BeginStage();
   }
 
-  Call& call() { return call_; }
+  bool brief() const override;
 
  private:
+  absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
   absl::Status Begin();
-  absl::Status End(engine::Scratch& scratch);
+  // Opens the chains of the next group of queries.
+  Next AttendGroup();
+  absl::Status End();
 
-  Call call_;
   const engine::Engine& engine_;
   const RowsView queries_;
   const AnswerSpec spec_;
@@ -46,7 +44,7 @@ class AttendJob : public Job {
   LayerStatePtr state_;
   std::optional<QueryRows> rows_;
   std::optional<AnswerBuilder> answer_;
-  std::unique_ptr<engine::AttendPlan> plan_;
+  std::int64_t attended_ = 0;  // queries whose chains have been opened
 };
 
 }  // namespace attnd::server

@@ -31,6 +31,8 @@ void Call::EndStage(Stage stage) {
   stage_start_nanos_ = now;
 }
 
+void Call::BeginStage() { stage_start_nanos_ = services_->clock.MonotonicNanos(); }
+
 void Call::Answer(const absl::Status& status) {
   services_->metrics.ObserveMessage(kind_, origin_.transport, engine_,
                                     services_->clock.MonotonicNanos() - origin_.arrival_nanos);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "server/admission.h"
+#include "server/call_registry.h"
 #include "server/cancellation.h"
 #include "server/clock.h"
 #include "server/metrics.h"
@@ -26,8 +27,10 @@ struct CallServices {
   const Options& options;
   const Clock& clock;
   Metrics& metrics;
-  Admission& admission;
+  Admission& admission;  // of messages that are queued, run, or are being answered
+  Admission& waits;      // of Attends that wait for a position
   StateBudget& budget;
+  CallRegistry& calls;
 };
 
 // Where a message comes from.
@@ -56,8 +59,13 @@ class Call {
   absl::Status StillWanted() const;
   bool cancelled() const { return origin_.cancellation->cancelled(); }
 
-  // Ends a stage that began where the last one ended, or at arrival.
+  // Ends a stage that began where the last one ended, at arrival, or at BeginStage().
   void EndStage(Stage stage);
+  // Begins a stage anew: the time until now was a wait that the client asked for.
+  void BeginStage();
+
+  // Replaces the call's share of an admission.
+  void Hold(Admission::Ticket ticket) { ticket_ = std::move(ticket); }
 
   // Answers. The session is released before `answered` runs.
   void Answer(const absl::Status& status);

@@ -65,8 +65,8 @@ absl::Status Error(v1::ErrorReason reason, const std::string& message,
 }
 
 absl::Status RetryableError(v1::ErrorReason reason, const std::string& message,
-                            absl::Duration retry_delay) {
-  absl::Status status = Error(reason, message);
+                            absl::Duration retry_delay, const ErrorMetadata& metadata) {
+  absl::Status status = Error(reason, message, metadata);
   google::rpc::RetryInfo retry;
   const std::int64_t nanos = absl::ToInt64Nanoseconds(retry_delay);
   retry.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
@@ -79,7 +79,12 @@ absl::Status EngineError(const absl::Status& status) {
   const std::string message(status.message());
   if (absl::IsInvalidArgument(status)) return Error(v1::NOT_FINITE, message);
   if (absl::IsOutOfRange(status)) return Error(v1::FEATURE_OVERFLOW, message);
+  if (absl::IsResourceExhausted(status)) return OutOfMemory(message);
   return Error(v1::INTERNAL_ERROR, message);
+}
+
+absl::Status OutOfMemory(const std::string& message) {
+  return RetryableError(v1::STATE_BYTES, message, absl::Seconds(1));
 }
 
 v1::ErrorReason ReasonOf(const absl::Status& status) {

@@ -27,10 +27,14 @@ absl::Status Error(v1::ErrorReason reason, const std::string& message,
 
 // A refusal for a limit that may pass: Error() with google.rpc.RetryInfo.
 absl::Status RetryableError(v1::ErrorReason reason, const std::string& message,
-                            absl::Duration retry_delay);
+                            absl::Duration retry_delay, const ErrorMetadata& metadata = {});
 
-// An engine's failure: INVALID_ARGUMENT is a number that is not finite, OUT_OF_RANGE one that
-// leaves the range of f32 in the engine's sums; anything else is an internal error.
+// STATE_BYTES for memory that the machine does not have; it may pass, as sessions end.
+absl::Status OutOfMemory(const std::string& message);
+
+// An engine's failure: RESOURCE_EXHAUSTED is a lack of memory, INVALID_ARGUMENT is a number that is
+// not finite, OUT_OF_RANGE one that leaves the range of f32 in the engine's sums; anything else is
+// an internal error.
 absl::Status EngineError(const absl::Status& status);
 
 // The reason a status carries; ERROR_REASON_UNSPECIFIED where it carries none.

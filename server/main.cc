@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cpu.h"
+#include "engine/gemm.h"
 #include "server/clock.h"
 #include "server/logging.h"
 #include "server/options.h"
@@ -62,6 +63,10 @@ int Run(int argc, char** argv) {
   if (!pinned.ok()) return Fail(pinned, kUsageError);
 
   StartLogging({options.log_format, options.log_level, {}});
+  if (!engine::GemmHonoursChain()) {
+    Log(LogLevel::kWarning, "bits of an answer may depend on batching on this processor",
+        {{"isa", engine::ActiveIsa()}});
+  }
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(options, SystemClock(), RandomNumber);
   if (!server.ok()) {

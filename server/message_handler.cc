@@ -37,8 +37,12 @@ std::optional<RejectReason> Rejection(v1::ErrorReason reason) {
 // when memory is short.
 std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& slices,
                          std::int64_t answer_bytes) {
+  // Far beyond what can be held, and far from where sums of positions and bytes overflow; what
+  // stands there will not be applied.
+  constexpr std::int64_t kMaxPosition = std::int64_t{1} << 48;
   for (const LayerSlice& slice : slices) {
-    if (slice.span.position < session.position(slice.span.layer)) return 0;
+    const std::int64_t position = slice.span.position;
+    if (position < session.position(slice.span.layer) || position > kMaxPosition) return 0;
   }
   return Mutation::EstimateBytes(session, slices) + answer_bytes;
 }
@@ -80,16 +84,19 @@ absl::Status MessageHandler::Refused(const absl::Status& status) {
 }
 
 absl::StatusOr<SessionPtr> MessageHandler::FindSession(const std::string& id) {
-  absl::Status accepting = CheckAccepting();
-  if (!accepting.ok()) return accepting;
+  absl::Status valid = CheckAccepting();
+  valid.Update(CheckSessionId(id));
+  if (!valid.ok()) return valid;
   return sessions_.Find({Session::kDefaultTenant, id});
 }
 
 // Counts refusals and logs failures on the way to `answered`.
 Answered MessageHandler::Watched(const char* what, const std::string& session_id,
                                  Answered answered) {
-  return [this, what, session_id, answered = std::move(answered)](const absl::Status& status,
-                                                                  Admission::Ticket ticket) {
+  // An id that is longer names no session.
+  constexpr std::size_t kShown = 128;
+  return [this, what, session_id = session_id.substr(0, kShown), answered = std::move(answered)](
+             const absl::Status& status, Admission::Ticket ticket) {
     if (!status.ok()) {
       Refused(status).IgnoreError();
       failures_.Write(LogLevel::kWarning, what,
@@ -104,27 +111,27 @@ Answered MessageHandler::Watched(const char* what, const std::string& session_id
 
 void MessageHandler::Append(CallOrigin origin, const v1::AppendRequest& request,
                             v1::AppendResponse& response, Answered answered) {
-  const Answered watched = Watched("append failed", request.session_id(), std::move(answered));
+  Answered watched = Watched("append failed", request.session_id(), std::move(answered));
   absl::Status started = StartAppend(std::move(origin), request, response, watched);
   if (!started.ok()) watched(started, {});
 }
 
 void MessageHandler::Attend(CallOrigin origin, const v1::AttendRequest& request,
                             v1::AttendResponse& response, Answered answered) {
-  const Answered watched = Watched("attend failed", request.session_id(), std::move(answered));
+  Answered watched = Watched("attend failed", request.session_id(), std::move(answered));
   absl::Status started = StartAttend(std::move(origin), request, response, watched);
   if (!started.ok()) watched(started, {});
 }
 
 void MessageHandler::Step(CallOrigin origin, const v1::StepRequest& request,
                           v1::StepResponse& response, Answered answered) {
-  const Answered watched = Watched("step failed", request.session_id(), std::move(answered));
+  Answered watched = Watched("step failed", request.session_id(), std::move(answered));
   absl::Status started = StartStep(std::move(origin), request, response, watched);
   if (!started.ok()) watched(started, {});
 }
 
 absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequest& request,
-                                         v1::AppendResponse& response, const Answered& answered) {
+                                         v1::AppendResponse& response, Answered& answered) {
   absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
   if (!found.ok()) return found.status();
   const SessionPtr& session = *found;
@@ -155,14 +162,14 @@ absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequ
   if (!reserved.ok()) return reserved;
 
   Call call(services_, std::move(origin), CallKind::kAppend, session, slices.front().span.layer,
-            *std::move(ticket), answered);
+            *std::move(ticket), std::move(answered));
   session->EnterLane(
       std::make_unique<AppendJob>(std::move(call), std::move(slices), bytes, response));
   return absl::OkStatus();
 }
 
 absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequest& request,
-                                         v1::AttendResponse& response, const Answered& answered) {
+                                         v1::AttendResponse& response, Answered& answered) {
   absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
   if (!found.ok()) return found.status();
   const SessionPtr& session = *found;
@@ -190,20 +197,22 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
                               " is at ", state->position()),
                  {{"layer", absl::StrCat(layer)}, {"position", absl::StrCat(state->position())}});
   }
-  absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(
-      static_cast<std::int64_t>(request.ByteSizeLong()) + AnswerBytes(*spec, queries->rows));
+  const auto request_bytes = static_cast<std::int64_t>(request.ByteSizeLong());
+  const std::int64_t bytes = request_bytes + WorkBytes(*spec, *queries);
+  absl::StatusOr<Admission::Ticket> ticket =
+      reached ? services_.admission.Admit(bytes) : services_.waits.Admit(request_bytes);
   if (!ticket.ok()) return ticket.status();
 
-  std::shared_ptr<Cancellation> cancellation = origin.cancellation;
-  auto job = std::make_unique<AttendJob>(Call(services_, std::move(origin), CallKind::kAttend,
-                                              session, layer, *std::move(ticket), answered),
-                                         layer, *queries, *spec, response);
+  const std::shared_ptr<Cancellation> cancellation = origin.cancellation;
+  auto job =
+      std::make_unique<AttendJob>(Call(services_, std::move(origin), CallKind::kAttend, session,
+                                       layer, *std::move(ticket), std::move(answered)),
+                                  layer, *queries, *spec, response);
   if (reached) {
     job->Observe(std::move(state));
     session->Read(std::move(job));
   } else {
-    AttendAtPosition(session, layer, request.min_position(), std::move(cancellation),
-                     std::move(job));
+    AttendAtPosition(session, layer, request.min_position(), bytes, *cancellation, std::move(job));
     // A drain that began after the check above may have ended the waits before this one.
     absl::Status accepting = CheckAccepting();
     if (!accepting.ok()) session->EndWaits(accepting);
@@ -211,27 +220,34 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   return absl::OkStatus();
 }
 
-// Queues the job once the layer has reached the position; answers it when that will not happen or
-// when the client has gone away.
+// Queues the job once the layer has reached the position and its `bytes` are admitted; answers it
+// when that will not happen or when the client has gone away.
 void MessageHandler::AttendAtPosition(const SessionPtr& session, std::int64_t layer,
-                                      std::int64_t position,
-                                      std::shared_ptr<Cancellation> cancellation,
-                                      std::unique_ptr<AttendJob> job) {
+                                      std::int64_t position, std::int64_t bytes,
+                                      Cancellation& cancellation, std::unique_ptr<AttendJob> job) {
   // Whoever takes the job out runs it or answers it: the wait's end, or the cancellation if it
   // comes first. CancelWait decides, so that there is no race for it.
   auto waiting = std::make_shared<std::unique_ptr<AttendJob>>(std::move(job));
-  const Session::WaitId wait =
-      session->WhenPosition(layer, position, [session, layer, waiting](const absl::Status& status) {
-        std::unique_ptr<AttendJob> ready = std::move(*waiting);
-        if (status.ok()) {
-          ready->Observe(session->layer(layer));
-          session->Read(std::move(ready));
-        } else {
-          ready->call().Answer(status);
-        }
-      });
-  cancellation->WhenCancelled([session, wait, waiting] {
-    if (!session->CancelWait(wait)) return;
+  const auto reached = [this, session, layer, bytes, waiting](const absl::Status& reason) {
+    std::unique_ptr<AttendJob> ready = std::move(*waiting);
+    absl::Status status = reason;
+    if (status.ok()) {
+      absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(bytes);
+      status = ticket.status();
+      if (ticket.ok()) ready->call().Hold(*std::move(ticket));
+    }
+    if (status.ok()) {
+      ready->Observe(session->layer(layer));
+      session->Read(std::move(ready));
+    } else {
+      ready->call().Answer(status);
+    }
+  };
+  const Session::WaitId wait = session->WhenPosition(layer, position, reached);
+  // Outlives the wait, on a stream by far: it must not keep the session.
+  cancellation.WhenCancelled([weak = std::weak_ptr<Session>(session), wait, waiting] {
+    const SessionPtr waited = weak.lock();
+    if (waited == nullptr || !waited->CancelWait(wait)) return;
     const std::unique_ptr<AttendJob> dropped = std::move(*waiting);
     absl::Status reason = dropped->call().StillWanted();
     dropped->call().Answer(reason.ok() ? absl::CancelledError("the client has gone away") : reason);
@@ -239,7 +255,7 @@ void MessageHandler::AttendAtPosition(const SessionPtr& session, std::int64_t la
 }
 
 absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest& request,
-                                       v1::StepResponse& response, const Answered& answered) {
+                                       v1::StepResponse& response, Answered& answered) {
   absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
   if (!found.ok()) return found.status();
   const SessionPtr& session = *found;
@@ -261,17 +277,16 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
   if (!spec.ok()) return spec.status();
   valid = CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes);
   if (!valid.ok()) return valid;
-  const std::int64_t answer_bytes = AnswerBytes(*spec, queries->rows);
-  absl::StatusOr<Admission::Ticket> ticket =
-      services_.admission.Admit(static_cast<std::int64_t>(request.ByteSizeLong()) + answer_bytes);
+  absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(
+      static_cast<std::int64_t>(request.ByteSizeLong()) + WorkBytes(*spec, *queries));
   if (!ticket.ok()) return ticket.status();
   // The session keeps the answer for a retry.
-  const std::int64_t bytes = NeededBytes(*session, {*slice}, answer_bytes);
+  const std::int64_t bytes = NeededBytes(*session, {*slice}, AnswerBytes(*spec, queries->rows));
   absl::Status reserved = services_.budget.Reserve(bytes);
   if (!reserved.ok()) return reserved;
 
   Call call(services_, std::move(origin), CallKind::kStep, session, layer, *std::move(ticket),
-            answered);
+            std::move(answered));
   session->EnterLane(
       std::make_unique<StepJob>(std::move(call), *slice, *queries, *spec, bytes, response));
   return absl::OkStatus();

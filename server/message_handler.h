@@ -46,15 +46,16 @@ class MessageHandler {
   absl::StatusOr<SessionPtr> FindSession(const std::string& id);
   Answered Watched(const char* what, const std::string& session_id, Answered answered);
 
+  // Take `answered` over if they return OK, leave it to the caller otherwise.
   absl::Status StartAppend(CallOrigin origin, const v1::AppendRequest& request,
-                           v1::AppendResponse& response, const Answered& answered);
+                           v1::AppendResponse& response, Answered& answered);
   absl::Status StartAttend(CallOrigin origin, const v1::AttendRequest& request,
-                           v1::AttendResponse& response, const Answered& answered);
+                           v1::AttendResponse& response, Answered& answered);
   absl::Status StartStep(CallOrigin origin, const v1::StepRequest& request,
-                         v1::StepResponse& response, const Answered& answered);
-  static void AttendAtPosition(const SessionPtr& session, std::int64_t layer, std::int64_t position,
-                               std::shared_ptr<Cancellation> cancellation,
-                               std::unique_ptr<AttendJob> job);
+                         v1::StepResponse& response, Answered& answered);
+  void AttendAtPosition(const SessionPtr& session, std::int64_t layer, std::int64_t position,
+                        std::int64_t bytes, Cancellation& cancellation,
+                        std::unique_ptr<AttendJob> job);
 
   const CallServices services_;
   SessionTable& sessions_;

@@ -77,8 +77,7 @@ std::int64_t Mutation::EstimateBytes(const Session& session,
                                      const std::vector<LayerSlice>& slices) {
   std::int64_t bytes = 0;
   for (const LayerSlice& slice : slices) {
-    const engine::Engine& engine = session.engine(slice.span.layer);
-    bytes += engine.fixed_bytes() + slice.span.count * engine.bytes_per_token();
+    bytes += session.engine(slice.span.layer).AppendBytes(slice.span.position, slice.span.count);
   }
   return bytes;
 }
@@ -102,7 +101,13 @@ absl::Status Mutation::Apply(std::size_t slice, std::int64_t count, engine::Scra
   absl::Status applied = draft(slice).Append(slices_[slice].batch, digested_[slice], count,
                                              &digesters_[slice], scratch);
   digested_[slice] += count;
-  return applied.ok() ? applied : EngineError(applied);
+  return applied.ok() ? applied : LayerError(slice, applied);
+}
+
+absl::Status Mutation::LayerError(std::size_t slice, const absl::Status& status) const {
+  return EngineError(absl::Status(
+      status.code(),
+      absl::StrCat("layer ", slices_[slice].span.layer, ", ", std::string(status.message()))));
 }
 
 absl::Status Mutation::Digest(std::size_t slice, std::int64_t count, engine::Scratch& scratch) {
@@ -113,7 +118,7 @@ absl::Status Mutation::Digest(std::size_t slice, std::int64_t count, engine::Scr
     const std::int64_t now = std::min(left, engine::kBlockTokens);
     absl::StatusOr<engine::TokenRows> rows =
         engine::StoredRows(engine, tokens.batch, digested_[slice], now, scratch);
-    if (!rows.ok()) return EngineError(rows.status());
+    if (!rows.ok()) return LayerError(slice, rows.status());
     digesters_[slice].Update(engine, *rows);
     digested_[slice] += now;
     left -= now;
@@ -121,21 +126,21 @@ absl::Status Mutation::Digest(std::size_t slice, std::int64_t count, engine::Scr
   return absl::OkStatus();
 }
 
-absl::Status Mutation::CheckTails(engine::Scratch& scratch) const {
-  for (const auto& draft : drafts_) {
-    absl::Status status = draft->CheckTail(scratch);
-    if (!status.ok()) return EngineError(status);
-  }
-  return absl::OkStatus();
+absl::Status Mutation::CheckTail(std::size_t slice, engine::Scratch& scratch) const {
+  absl::Status status = drafts_[slice]->CheckTail(scratch);
+  return status.ok() ? status : LayerError(slice, status);
 }
 
 engine::Message Mutation::Message(const engine::Digest& extra) const {
   engine::Message message;
   message.kind = kind_;
   engine::Digester digester;
+  digester.Update(static_cast<std::int64_t>(kind_));
   digester.Update(&extra, sizeof extra);
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const engine::Digest tokens = digesters_[i].Result();
+    digester.Update(slices_[i].span.layer);
+    digester.Update(slices_[i].span.position);
     digester.Update(&tokens, sizeof tokens);
     message.spans.push_back(slices_[i].span);
   }

@@ -62,8 +62,8 @@ class Mutation {
   // Only digests the next `count` tokens of a slice.
   absl::Status Digest(std::size_t slice, std::int64_t count, engine::Scratch& scratch);
 
-  // Checks that every open block can be sealed later.
-  absl::Status CheckTails(engine::Scratch& scratch) const;
+  // Checks that the open block of a slice's layer can be sealed later; before Publish() for each.
+  absl::Status CheckTail(std::size_t slice, engine::Scratch& scratch) const;
 
   // The message, once all tokens were applied or digested. `extra` is what its digest covers
   // besides the tokens.
@@ -76,6 +76,9 @@ class Mutation {
   std::int64_t QuantumTokens(std::size_t slice) const;
 
  private:
+  // An engine's failure with the layer it is about.
+  absl::Status LayerError(std::size_t slice, const absl::Status& status) const;
+
   Session& session_;
   const engine::MessageKind kind_;
   const std::vector<LayerSlice> slices_;

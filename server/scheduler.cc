@@ -1,6 +1,7 @@
 #include "server/scheduler.h"
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "engine/gemm.h"
@@ -44,11 +45,36 @@ void Scheduler::Stop() {
   workers_.clear();
 }
 
+namespace {
+
+// Puts a flow in line. One that is in the middle of its turn, because a job of it is running, goes
+// on with it while its credit lasts.
+template <typename Flow, typename Name>
+void Join(std::list<Name>& turns, const Name& name, Flow& flow) {
+  if (flow.running > 0 && flow.credit > 0) {
+    turns.push_front(name);
+  } else {
+    if (flow.credit <= 0) flow.credit += Scheduler::kTurnNanos;
+    turns.push_back(name);
+  }
+}
+
+// Whether the first in line has used up its credit; it then gets the next one and goes to the back.
+template <typename Flow, typename Name>
+bool TurnIsOver(std::list<Name>& turns, Flow& flow) {
+  if (flow.credit > 0 || turns.size() == 1) return false;
+  flow.credit += Scheduler::kTurnNanos;
+  turns.splice(turns.end(), turns, turns.begin());
+  return true;
+}
+
+}  // namespace
+
 void Scheduler::Enqueue(EntryPtr entry) {
   TenantFlow& tenant = tenants_[entry->tenant];
   SessionFlow& session = tenant.sessions[entry->session];
-  if (tenant.turns.empty()) turns_.push_back(entry->tenant);
-  if (session.ready.empty()) tenant.turns.push_back(entry->session);
+  if (tenant.turns.empty()) Join(turns_, entry->tenant, tenant);
+  if (session.ready.empty()) Join(tenant.turns, entry->session, session);
   session.ready.push_back(std::move(entry));
   ++ready_;
 }
@@ -71,52 +97,37 @@ void Scheduler::Sleep() {
   wakes_ = std::max<std::int64_t>(wakes_ - 1, 0);
 }
 
-// Takes the next job in turn out of its queue. A flow whose credit is used up gets its next credit
-// and goes to the back; one without jobs leaves and forgets its credit.
+// Takes the next job in turn out of its queue.
 Scheduler::EntryPtr Scheduler::Pick() {
-  while (true) {
-    const std::string tenant_name = turns_.front();
-    TenantFlow& tenant = tenants_[tenant_name];
-    if (tenant.deficit <= 0 && turns_.size() > 1) {
-      tenant.deficit += kTurnNanos;
-      turns_.pop_front();
-      turns_.push_back(tenant_name);
-      continue;
-    }
-    const std::uint64_t session_id = tenant.turns.front();
-    SessionFlow& session = tenant.sessions[session_id];
-    if (session.deficit <= 0 && tenant.turns.size() > 1) {
-      session.deficit += kTurnNanos;
-      tenant.turns.pop_front();
-      tenant.turns.push_back(session_id);
-      continue;
-    }
-    EntryPtr entry = std::move(session.ready.front());
-    session.ready.pop_front();
-    --ready_;
-    if (session.ready.empty()) {
-      tenant.turns.pop_front();
-      tenant.sessions.erase(session_id);
-      if (tenant.turns.empty()) {
-        turns_.pop_front();
-        tenants_.erase(tenant_name);
-      }
-    }
-    return entry;
-  }
+  TenantFlow* tenant = &tenants_[turns_.front()];
+  while (TurnIsOver(turns_, *tenant)) tenant = &tenants_[turns_.front()];
+  SessionFlow* session = &tenant->sessions[tenant->turns.front()];
+  while (TurnIsOver(tenant->turns, *session)) session = &tenant->sessions[tenant->turns.front()];
+  EntryPtr entry = std::move(session->ready.front());
+  session->ready.pop_front();
+  if (session->ready.empty()) tenant->turns.pop_front();
+  if (tenant->turns.empty()) turns_.pop_front();
+  ++session->running;
+  ++tenant->running;
+  --ready_;
+  return entry;
 }
 
-void Scheduler::Charge(const Entry& entry, std::int64_t nanos) {
+// A worker gives a job back, or is done with it. Flows that have no job any more are forgotten.
+void Scheduler::Leave(const Entry& entry, std::int64_t nanos) {
   // A flow that was alone could use any amount of time; it must not pay for that once it has
   // company.
-  const auto charge = [nanos](std::int64_t& deficit) {
-    deficit = std::max(deficit - nanos, -kTurnNanos);
+  const auto charge = [nanos](std::int64_t& credit) {
+    credit = std::max(credit - nanos, -kTurnNanos);
   };
   const auto tenant = tenants_.find(entry.tenant);
-  if (tenant == tenants_.end()) return;
-  charge(tenant->second.deficit);
   const auto session = tenant->second.sessions.find(entry.session);
-  if (session != tenant->second.sessions.end()) charge(session->second.deficit);
+  charge(tenant->second.credit);
+  charge(session->second.credit);
+  --tenant->second.running;
+  --session->second.running;
+  if (session->second.idle()) tenant->second.sessions.erase(session);
+  if (tenant->second.idle()) tenants_.erase(tenant);
 }
 
 void Scheduler::Work() {
@@ -197,12 +208,12 @@ void Scheduler::RunAlone(const EntryPtr& entry, engine::Scratch& scratch) {
   // Destroyed outside the lock: it may free much memory.
   if (ended) entry->job = nullptr;
   MutexLock lock(&mutex_);
-  Charge(*entry, elapsed);
   if (ended) {
     EndJob();
   } else {
     Enqueue(entry);
   }
+  Leave(*entry, elapsed);
 }
 
 void Scheduler::RunShared(const EntryPtr& entry, std::int64_t chain, engine::Scratch& scratch) {
@@ -210,7 +221,6 @@ void Scheduler::RunShared(const EntryPtr& entry, std::int64_t chain, engine::Scr
   const bool ended = entry->job->RunChain(chain, scratch);
   const std::int64_t elapsed = clock_.MonotonicNanos() - start;
   MutexLock lock(&mutex_);
-  Charge(*entry, elapsed);
   const bool was_queued = entry->ready();
   if (ended) {
     --entry->unfinished;
@@ -219,6 +229,7 @@ void Scheduler::RunShared(const EntryPtr& entry, std::int64_t chain, engine::Scr
     entry->paused.push_back(chain);
   }
   if (!was_queued && entry->ready()) Enqueue(entry);
+  Leave(*entry, elapsed);
 }
 
 void Scheduler::EndJob() {

@@ -1,11 +1,11 @@
 // Fair sharing of the workers: deficit round robin (Shreedhar and Varghese 1995) over tenants, then
 // over the sessions of a tenant, then turn by turn over a session's jobs.
 //
-// A worker takes a job, runs quanta of it for at most about a millisecond, charges the time to
-// tenant and session, and puts it back. So a query of one row waits for no more than the quanta
-// under way and its turn, whatever else is queued. A job's chains are run by several workers once
-// it has proved longer than kPrivateNanos; shorter jobs stay on one worker, which costs no
-// hand-over.
+// A worker takes a job, runs quanta of it until kPrivateNanos have passed, charges the time to
+// tenant and session, and puts it back; the session's turn goes on while its credit lasts. So a
+// query of one row waits for no more than the quanta under way and its turn, whatever else is
+// queued. A job's chains are run by several workers once it has proved longer than kPrivateNanos;
+// shorter jobs stay on one worker, which costs no hand-over.
 //
 // Waking a worker costs two changes of threads, more than a brief job does. So none is woken for a
 // job while a worker that will soon be free, because it has been woken already or runs a brief job,
@@ -17,7 +17,7 @@
 #define ATTND_SERVER_SCHEDULER_H_
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,9 +34,9 @@ namespace attnd::server {
 
 class Scheduler {
  public:
-  // Credit of a turn, and the time after which a worker gives a job back.
+  // Credit of a turn.
   static constexpr std::int64_t kTurnNanos = 1'000'000;
-  // How long a job runs before other workers may join in.
+  // How long a worker keeps a job, and a job runs before other workers may join in.
   static constexpr std::int64_t kPrivateNanos = 200'000;
   // Brief jobs that take about as long as it takes to wake a worker.
   static constexpr std::int64_t kBriefPerWake = 4;
@@ -76,20 +76,25 @@ class Scheduler {
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
+  // Lists, since most flows hold one element and then go: an empty deque takes 600 bytes.
   struct SessionFlow {
-    std::deque<EntryPtr> ready;
-    std::int64_t deficit = 0;
+    std::list<EntryPtr> ready;
+    std::int64_t credit = kTurnNanos;
+    std::int64_t running = 0;  // workers on its jobs
+    bool idle() const { return ready.empty() && running == 0; }
   };
   struct TenantFlow {
     absl::flat_hash_map<std::uint64_t, SessionFlow> sessions;
-    std::deque<std::uint64_t> turns;  // sessions with ready jobs
-    std::int64_t deficit = 0;
+    std::list<std::uint64_t> turns;  // sessions with ready jobs
+    std::int64_t credit = kTurnNanos;
+    std::int64_t running = 0;
+    bool idle() const { return sessions.empty(); }
   };
 
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Enqueue(EntryPtr entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EntryPtr Pick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Charge(const Entry& entry, std::int64_t nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(const Entry& entry, std::int64_t nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunAlone(const EntryPtr& entry, engine::Scratch& scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::int64_t TakeChain(Entry& entry);
@@ -102,7 +107,7 @@ class Scheduler {
   mutable Mutex mutex_;
   CondVar wake_;  // a wake-up was granted, or the last job has ended while stopping
   absl::flat_hash_map<std::string, TenantFlow> tenants_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // tenants with ready jobs
+  std::list<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // tenants with ready jobs
   std::int64_t jobs_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t ready_ ABSL_GUARDED_BY(mutex_) = 0;      // entries in queues
   std::int64_t soon_free_ ABSL_GUARDED_BY(mutex_) = 0;  // workers; see above

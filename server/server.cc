@@ -12,6 +12,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/admission.h"
+#include "server/call_registry.h"
 #include "server/failure_log.h"
 #include "server/http_endpoint.h"
 #include "server/logging.h"
@@ -21,14 +22,21 @@
 #include "server/scheduler.h"
 #include "server/server_info.h"
 #include "server/service.h"
-#include "server/stream_registry.h"
 #include "server/transport_options.h"
 
 namespace attnd::server {
 namespace {
 
+// Attends that wait for a position may hold this part of the limits on messages, besides them.
+constexpr std::int64_t kWaitShare = 4;
+// How long calls that hold nothing may take to end by themselves.
+constexpr absl::Duration kIdlePatience = absl::Seconds(1);
 // How often Drain() looks whether the work under way has ended.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(5);
+// How long calls are refused by name before gRPC is told to stop. From then on it ends calls that
+// arrive with CANCELLED, which looks to clients as if they had done it and is not retried: by then
+// most have heard and gone elsewhere.
+constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 // A session in use whose time-to-live is a nanosecond must not keep the reaper running.
 constexpr std::int64_t kShortestSleepNanos = 10'000'000;
 // The health service's name of the whole server is "".
@@ -45,14 +53,17 @@ struct Server::Impl {
         metrics(MakeBuildInfo()),
         failures(clock),
         admission(options.max_queued_requests, options.max_inflight_bytes),
+        waits(std::max<std::int64_t>(options.max_queued_requests / kWaitShare, 1),
+              options.max_inflight_bytes / kWaitShare),
         budget(options.max_state_bytes),
         scheduler(options.workers, clock),
         sessions(options, clock, scheduler, budget, metrics, std::move(random)),
-        services{options, clock, metrics, admission, budget},
+        services{options, clock, metrics, admission, waits, budget, calls},
         messages(services, sessions, failures),
-        service(services, sessions, messages, streams, MakeServerInfo(options)) {
+        service(services, sessions, messages, MakeServerInfo(options)) {
     metrics.SetGaugeSource([this] {
-      return GaugeValues{sessions.size(), budget.used(), admission.bytes(), admission.requests()};
+      return GaugeValues{sessions.size(), budget.used(), admission.bytes() + waits.bytes(),
+                         admission.requests() + waits.requests()};
     });
   }
   ~Impl() { metrics.SetGaugeSource({}); }
@@ -65,10 +76,11 @@ struct Server::Impl {
   Metrics metrics;
   FailureLog failures;
   Admission admission;
+  Admission waits;
   StateBudget budget;
   Scheduler scheduler;
   SessionTable sessions;
-  StreamRegistry streams;
+  CallRegistry calls;
   const CallServices services;
   MessageHandler messages;
   Service service;
@@ -84,15 +96,15 @@ struct Server::Impl {
   std::thread maintenance;
 };
 
-// Removes idle sessions and ends stuck streams. Sleeps until the next expiry, or for
-// slow_reader_timeout if that is sooner: a wake-up every 30 s by default, however many sessions
+// Removes idle sessions and ends calls whose peer does not read. Sleeps until the next expiry, or
+// for slow_reader_timeout if that is sooner: a wake-up every 30 s by default, however many sessions
 // there are.
 void Server::Impl::Maintain() {
   const std::int64_t patience = absl::ToInt64Nanoseconds(options.slow_reader_timeout);
   mutex.Lock();
   while (!stopping) {
     mutex.Unlock();
-    streams.EndStuck(clock.MonotonicNanos(), patience);
+    calls.EndStuck(clock.MonotonicNanos(), patience);
     const std::int64_t next = sessions.ExpireIdle();
     mutex.Lock();
     const std::int64_t wait = std::min(patience, next - clock.MonotonicNanos());
@@ -157,10 +169,16 @@ void Server::Drain() {
 
   const absl::Time deadline = absl::Now() + impl.options.drain_deadline;
   impl.messages.Drain();
-  impl.streams.Drain();
-  while (impl.admission.requests() > 0 && absl::Now() < deadline) absl::SleepFor(kDrainPoll);
+  impl.calls.Drain();
+  const absl::Time refuse_until = std::min(absl::Now() + kRefusing, deadline);
+  while (absl::Now() < refuse_until || (impl.admission.requests() > 0 && absl::Now() < deadline)) {
+    absl::SleepFor(kDrainPoll);
+  }
   // Calls that have not ended by the deadline are cancelled; their jobs end at the next quantum.
-  impl.grpc->Shutdown(absl::ToChronoTime(deadline));
+  // Without requests nothing is left but idle streams, such as a health watch: they need not wait.
+  const absl::Time patience =
+      impl.admission.requests() > 0 ? deadline : absl::Now() + kIdlePatience;
+  impl.grpc->Shutdown(absl::ToChronoTime(std::min(deadline, patience)));
   impl.grpc->Wait();
   impl.scheduler.Stop();
   {

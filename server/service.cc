@@ -37,8 +37,7 @@ void AnswerSession(UnaryCall& call, absl::StatusOr<v1::Session> session, v1::Ses
 grpc::ServerUnaryReactor* Service::CreateSession(grpc::CallbackServerContext* context,
                                                  const v1::CreateSessionRequest* request,
                                                  v1::Session* response) {
-  auto* call =
-      new UnaryCall(*context, RpcMethod::kCreateSession, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kCreateSession, services_);
   AnswerSession(*call, DoCreate(*request), *response);
   return call;
 }
@@ -59,7 +58,7 @@ absl::StatusOr<v1::Session> Service::DoCreate(const v1::CreateSessionRequest& re
 grpc::ServerUnaryReactor* Service::GetSession(grpc::CallbackServerContext* context,
                                               const v1::GetSessionRequest* request,
                                               v1::Session* response) {
-  auto* call = new UnaryCall(*context, RpcMethod::kGetSession, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kGetSession, services_);
   absl::StatusOr<SessionPtr> session = sessions_.Find(KeyOf(request->session_id()));
   if (session.ok()) *response = (*session)->Describe();
   call->Answer(session.status());
@@ -69,8 +68,7 @@ grpc::ServerUnaryReactor* Service::GetSession(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* Service::ListSessions(grpc::CallbackServerContext* context,
                                                 const v1::ListSessionsRequest* request,
                                                 v1::ListSessionsResponse* response) {
-  auto* call =
-      new UnaryCall(*context, RpcMethod::kListSessions, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kListSessions, services_);
   call->Answer(DoList(*request, *response));
   return call;
 }
@@ -84,30 +82,27 @@ absl::Status Service::DoList(const v1::ListSessionsRequest& request,
   absl::Status labels = CheckLabels(request.labels());
   if (!labels.ok()) return labels;
   // A page token is the id after which the page begins.
-  const std::int64_t size = request.page_size() == 0 ? kDefaultPage : request.page_size();
-  const std::vector<SessionPtr> sessions =
-      sessions_.List(Session::kDefaultTenant, request.page_token(), size + 1, request.labels());
+  const SessionTable::Page page = sessions_.List(
+      Session::kDefaultTenant, request.page_token(),
+      request.page_size() == 0 ? kDefaultPage : request.page_size(), request.labels());
   std::int64_t bytes = kMaxPageToken;
-  for (const SessionPtr& session : sessions) {
+  for (const SessionPtr& session : page.sessions) {
     v1::Session described = session->Describe();
     bytes += static_cast<std::int64_t>(described.ByteSizeLong()) + kFieldBytes;
-    const bool full =
-        response.sessions_size() == size ||
-        (response.sessions_size() > 0 && bytes > services_.options.max_response_bytes);
-    if (full) {
+    if (response.sessions_size() > 0 && bytes > services_.options.max_response_bytes) {
       response.set_next_page_token(response.sessions().rbegin()->session_id());
-      break;
+      return absl::OkStatus();
     }
     *response.add_sessions() = std::move(described);
   }
+  if (page.more) response.set_next_page_token(page.last_id);
   return absl::OkStatus();
 }
 
 grpc::ServerUnaryReactor* Service::UpdateSession(grpc::CallbackServerContext* context,
                                                  const v1::UpdateSessionRequest* request,
                                                  v1::Session* response) {
-  auto* call =
-      new UnaryCall(*context, RpcMethod::kUpdateSession, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kUpdateSession, services_);
   AnswerSession(*call, DoUpdate(*request), *response);
   return call;
 }
@@ -131,8 +126,7 @@ absl::StatusOr<v1::Session> Service::DoUpdate(const v1::UpdateSessionRequest& re
 grpc::ServerUnaryReactor* Service::DeleteSession(grpc::CallbackServerContext* context,
                                                  const v1::DeleteSessionRequest* request,
                                                  v1::DeleteSessionResponse* /*response*/) {
-  auto* call =
-      new UnaryCall(*context, RpcMethod::kDeleteSession, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kDeleteSession, services_);
   call->Answer(sessions_.Delete(KeyOf(request->session_id())));
   return call;
 }
@@ -140,7 +134,7 @@ grpc::ServerUnaryReactor* Service::DeleteSession(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* Service::Append(grpc::CallbackServerContext* context,
                                           const v1::AppendRequest* request,
                                           v1::AppendResponse* response) {
-  auto* call = new UnaryCall(*context, RpcMethod::kAppend, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kAppend, services_);
   messages_.Append(call->origin(), *request, *response, AnswerTo(call));
   return call;
 }
@@ -148,7 +142,7 @@ grpc::ServerUnaryReactor* Service::Append(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* Service::Attend(grpc::CallbackServerContext* context,
                                           const v1::AttendRequest* request,
                                           v1::AttendResponse* response) {
-  auto* call = new UnaryCall(*context, RpcMethod::kAttend, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kAttend, services_);
   messages_.Attend(call->origin(), *request, *response, AnswerTo(call));
   return call;
 }
@@ -156,21 +150,20 @@ grpc::ServerUnaryReactor* Service::Attend(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* Service::Step(grpc::CallbackServerContext* context,
                                         const v1::StepRequest* request,
                                         v1::StepResponse* response) {
-  auto* call = new UnaryCall(*context, RpcMethod::kStep, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kStep, services_);
   messages_.Step(call->origin(), *request, *response, AnswerTo(call));
   return call;
 }
 
 grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Service::Stream(
     grpc::CallbackServerContext* context) {
-  return StreamCall::Start(*context, services_, messages_, sessions_, streams_);
+  return StreamCall::Start(*context, services_, messages_, sessions_);
 }
 
 grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
                                                  const v1::GetServerInfoRequest* /*request*/,
                                                  v1::ServerInfo* response) {
-  auto* call =
-      new UnaryCall(*context, RpcMethod::kGetServerInfo, services_.clock, services_.metrics);
+  auto* call = new UnaryCall(*context, RpcMethod::kGetServerInfo, services_);
   *response = info_;
   call->Answer(absl::OkStatus());
   return call;

@@ -10,7 +10,6 @@
 #include "server/call.h"
 #include "server/message_handler.h"
 #include "server/session_table.h"
-#include "server/stream_registry.h"
 
 namespace attnd::server {
 
@@ -18,12 +17,8 @@ class Service final : public v1::AttentionService::CallbackService {
  public:
   // The referenced objects outlive the service. `info` is what GetServerInfo answers.
   Service(const CallServices& services, SessionTable& sessions, MessageHandler& messages,
-          StreamRegistry& streams, v1::ServerInfo info)
-      : services_(services),
-        sessions_(sessions),
-        messages_(messages),
-        streams_(streams),
-        info_(std::move(info)) {}
+          v1::ServerInfo info)
+      : services_(services), sessions_(sessions), messages_(messages), info_(std::move(info)) {}
 
  private:
   grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
@@ -63,7 +58,6 @@ class Service final : public v1::AttentionService::CallbackService {
   const CallServices services_;
   SessionTable& sessions_;
   MessageHandler& messages_;
-  StreamRegistry& streams_;
   const v1::ServerInfo info_;
 };
 

@@ -29,12 +29,13 @@ Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std
       clock_(clock),
       scheduler_(scheduler),
       budget_(budget),
+      own_bytes_(OwnBytes(plan_)),
       last_use_nanos_(clock.MonotonicNanos()),
       bytes_(initial_bytes(plan_)),
       log_(kRememberedMessages) {
-  time_to_live_ = absl::Seconds(plan_.config.time_to_live().seconds()) +
-                  absl::Nanoseconds(plan_.config.time_to_live().nanos());
-  labels_ = plan_.config.labels();
+  time_to_live_nanos_ =
+      plan_.config.time_to_live().seconds() * 1'000'000'000 + plan_.config.time_to_live().nanos();
+  plan_.config.mutable_labels()->swap(labels_);
   for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
     const LayerStatePtr empty = engine::EmptyLayer(*plan_.groups[g].engine);
     for (std::int64_t i = 0; i < plan_.groups[g].layers; ++i) {
@@ -48,8 +49,14 @@ Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std
 
 Session::~Session() { budget_.Adjust(-bytes_.load()); }
 
+// Without layers.
+std::int64_t Session::OwnBytes(const SessionPlan& plan) {
+  return static_cast<std::int64_t>(sizeof(Session) + plan.identity.size() +
+                                   plan.config.SpaceUsedLong());
+}
+
 std::int64_t Session::initial_bytes(const SessionPlan& plan) {
-  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Session) + plan.identity.size());
+  std::int64_t bytes = OwnBytes(plan);
   for (const LayerGroup& group : plan.groups) bytes += group.layers * group.engine->fixed_bytes();
   return bytes;
 }
@@ -104,7 +111,8 @@ v1::Session Session::Describe() const {
     facts.set_bytes_per_token(engine.bytes_per_token());
   }
   MutexLock lock(&mutex_);
-  *session.mutable_config()->mutable_time_to_live() = server::ToProto(time_to_live_);
+  *session.mutable_config()->mutable_time_to_live() =
+      server::ToProto(absl::Nanoseconds(time_to_live_nanos_.load()));
   *session.mutable_config()->mutable_labels() = labels_;
   std::int64_t smallest = states_.front()->position();
   for (const LayerStatePtr& state : states_) {
@@ -117,8 +125,8 @@ v1::Session Session::Describe() const {
 
 void Session::Update(const absl::Duration* time_to_live,
                      const google::protobuf::Map<std::string, std::string>* labels) {
+  if (time_to_live != nullptr) time_to_live_nanos_ = absl::ToInt64Nanoseconds(*time_to_live);
   MutexLock lock(&mutex_);
-  if (time_to_live != nullptr) time_to_live_ = *time_to_live;
   if (labels != nullptr) labels_ = *labels;
 }
 
@@ -193,11 +201,10 @@ absl::StatusOr<std::shared_ptr<const v1::StepResponse>> Session::ReplayStep(
 }
 
 void Session::Account() {
-  std::int64_t bytes = static_cast<std::int64_t>(sizeof(Session) + plan_.identity.size());
-  bytes += log_.bytes();
+  std::int64_t bytes = own_bytes_ + log_.bytes();
   for (const std::int64_t layer : layer_bytes_) bytes += layer;
   for (const LastStep& last : last_steps_) {
-    if (last.answer) bytes += static_cast<std::int64_t>(last.answer->ByteSizeLong());
+    bytes += last.bytes;
   }
   budget_.Adjust(bytes - bytes_.exchange(bytes));
 }
@@ -205,6 +212,7 @@ void Session::Account() {
 absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
                               engine::Message message,
                               std::shared_ptr<const v1::StepResponse> answer) {
+  const std::int64_t answer_bytes = answer ? static_cast<std::int64_t>(answer->SpaceUsedLong()) : 0;
   std::vector<std::function<void(const absl::Status&)>> ready;
   {
     MutexLock lock(&mutex_);
@@ -213,7 +221,7 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
       const auto index = static_cast<std::size_t>(layer);
       layer_bytes_[index] = state->bytes();
       states_[index].swap(state);
-      last_steps_[index] = {message.digest, answer};
+      last_steps_[index] = {message.digest, answer, answer_bytes};
     }
     log_.Remember(std::move(message));
     Account();
@@ -263,8 +271,7 @@ void Session::EndWaits(const absl::Status& reason) {
 std::int64_t Session::ExpiryNanos() const {
   const std::int64_t used =
       uses_.load() > 0 ? clock_.MonotonicNanos() : last_use_nanos_.load(std::memory_order_relaxed);
-  MutexLock lock(&mutex_);
-  return used + absl::ToInt64Nanoseconds(time_to_live_);
+  return used + time_to_live_nanos_.load(std::memory_order_relaxed);
 }
 
 void Session::Close(const absl::Status& reason) {

@@ -154,7 +154,7 @@ class Session {
 
   // The monotonic time at which the session expires if it is not used again; in the future while it
   // is in use.
-  std::int64_t ExpiryNanos() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::int64_t ExpiryNanos() const;
 
   // Ends the session's life: later mutations fail with `reason`, waits end with it.
   void Close(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -169,13 +169,15 @@ class Session {
   struct LastStep {
     engine::Digest digest;
     std::shared_ptr<const v1::StepResponse> answer;
+    std::int64_t bytes = 0;  // of the answer
   };
 
   void Touch() { last_use_nanos_.store(clock_.MonotonicNanos(), std::memory_order_relaxed); }
+  static std::int64_t OwnBytes(const SessionPlan& plan);
   void Account() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SessionKey key_;
-  const SessionPlan plan_;
+  SessionPlan plan_;  // without labels; not changed after construction
   std::vector<std::size_t> group_of_layer_;
   const std::uint64_t generation_;
   const std::uint64_t flow_;
@@ -184,8 +186,10 @@ class Session {
   Scheduler& scheduler_;
   StateBudget& budget_;
 
+  const std::int64_t own_bytes_;  // without layers and messages
   std::atomic<std::int64_t> uses_{0};
   std::atomic<std::int64_t> last_use_nanos_;
+  std::atomic<std::int64_t> time_to_live_nanos_;
   std::atomic<std::int64_t> bytes_;
 
   mutable Mutex mutex_;
@@ -193,7 +197,6 @@ class Session {
   std::vector<std::int64_t> layer_bytes_ ABSL_GUARDED_BY(mutex_);
   std::vector<LastStep> last_steps_ ABSL_GUARDED_BY(mutex_);
   engine::MessageLog log_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration time_to_live_ ABSL_GUARDED_BY(mutex_);
   google::protobuf::Map<std::string, std::string> labels_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Job>> lane_ ABSL_GUARDED_BY(mutex_);

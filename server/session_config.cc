@@ -179,8 +179,6 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
 }  // namespace
 
 absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options) {
-  SessionPlan plan;
-  plan.config = config;
   if (config.layer_groups().empty()) {
     return BadField("config.layer_groups", " is empty; at least one group is needed");
   }
@@ -189,6 +187,11 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
                                                         " groups; at most max_layers = ",
                                                         options.max_layers, " are allowed"));
   }
+  absl::Status labels = CheckLabels(config.labels());
+  if (!labels.ok()) return labels;
+  SessionPlan plan;
+  plan.config = config;
+  plan.config.DiscardUnknownFields();
   std::int64_t layers = 0;
   std::int64_t heads = 0;
   for (int i = 0; i < plan.config.layer_groups_size(); ++i) {
@@ -203,7 +206,6 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
   absl::Status counts =
       CheckRange("the number of layers of all groups", layers, 1, options.max_layers);
   counts.Update(CheckRange("the number of query heads of all layers", heads, 1, options.max_heads));
-  counts.Update(CheckLabels(config.labels()));
   if (!counts.ok()) return counts;
   absl::StatusOr<absl::Duration> time_to_live = config.has_time_to_live()
                                                     ? TimeToLive(config.time_to_live(), options)

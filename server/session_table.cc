@@ -12,6 +12,9 @@
 namespace attnd::server {
 namespace {
 
+// Sessions that one call of List looks at, whatever it finds: well under a millisecond of the lock.
+constexpr std::int64_t kMaxLookedAt = 1000;
+
 absl::Status GoneError(const std::string& id, v1::ErrorReason reason) {
   const char* what = reason == v1::EXPIRED   ? "expired: it was not used for its time-to-live"
                      : reason == v1::DELETED ? "was deleted"
@@ -35,16 +38,12 @@ SessionTable::SessionTable(const Options& options, const Clock& clock, Scheduler
       tombstones_(options.max_tombstones, absl::ToInt64Nanoseconds(options.tombstone_retention)) {}
 
 absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPlan plan) {
-  SessionPtr expired;
+  // A session whose time has come must not keep a new one out. Next to free where there is none.
+  ExpireIdle();
   SessionPtr session;
   {
     MutexLock lock(&mutex_);
-    auto found = sessions_.find(key);
-    if (found != sessions_.end() &&
-        found->second.session->ExpiryNanos() <= clock_.MonotonicNanos()) {
-      expired = Remove(found, v1::EXPIRED);
-      found = sessions_.end();
-    }
+    const auto found = sessions_.find(key);
     if (found != sessions_.end()) {
       if (found->second.session->identity() == plan.identity) {
         const Session::Use use(*found->second.session);
@@ -54,9 +53,10 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
                    absl::StrCat("session_id '", key.id, "' is in use with another configuration"));
     }
     if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) {
-      return Error(
+      return RetryableError(
           v1::TOO_MANY_SESSIONS,
-          absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"));
+          absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"),
+          absl::Seconds(1));
     }
     absl::Status reserved = budget_.Reserve(Session::initial_bytes(plan));
     if (!reserved.ok()) return reserved;
@@ -67,7 +67,6 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
     SetExpiry(sessions_.emplace(key, Entry{session, 0}).first);
     tombstones_.Remove(key);
   }
-  if (expired) Bury(expired, v1::EXPIRED);
   metrics_.AddSessionCreated();
   Log(LogLevel::kInfo, "session created",
       {{"session", key.id}, {"layers", session->layers()}, {"bytes", session->state_bytes()}});
@@ -116,21 +115,27 @@ absl::Status SessionTable::Delete(const SessionKey& key) {
   return absl::OkStatus();
 }
 
-std::vector<SessionPtr> SessionTable::List(
+SessionTable::Page SessionTable::List(
     const std::string& tenant, const std::string& after, std::int64_t count,
     const google::protobuf::Map<std::string, std::string>& labels) {
-  std::vector<SessionPtr> listed;
+  Page page;
   MutexLock lock(&mutex_);
   const std::int64_t now = clock_.MonotonicNanos();
+  std::int64_t looked_at = 0;
   for (auto it = sessions_.upper_bound({tenant, after});
-       it != sessions_.end() && it->first.tenant == tenant &&
-       static_cast<std::int64_t>(listed.size()) < count;
-       ++it) {
-    if (it->second.session->ExpiryNanos() > now && it->second.session->HasLabels(labels)) {
-      listed.push_back(it->second.session);
+       it != sessions_.end() && it->first.tenant == tenant; ++it) {
+    const SessionPtr& session = it->second.session;
+    const bool listed = session->ExpiryNanos() > now && session->HasLabels(labels);
+    const bool full = static_cast<std::int64_t>(page.sessions.size()) == count;
+    if ((listed && full) || looked_at == kMaxLookedAt) {
+      page.more = true;
+      break;
     }
+    ++looked_at;
+    page.last_id = it->first.id;
+    if (listed) page.sessions.push_back(session);
   }
-  return listed;
+  return page;
 }
 
 std::int64_t SessionTable::ExpireIdle() {

@@ -55,10 +55,15 @@ class SessionTable {
   // OK also where the session has been deleted or has expired before.
   absl::Status Delete(const SessionKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Up to `count` sessions of a tenant with ids after `after`, ascending, that carry the labels.
-  std::vector<SessionPtr> List(const std::string& tenant, const std::string& after,
-                               std::int64_t count,
-                               const google::protobuf::Map<std::string, std::string>& labels)
+  // Sessions of a tenant with ids after `after`, ascending, that carry the labels: up to `count`,
+  // and no more than are found among the next 1,000.
+  struct Page {
+    std::vector<SessionPtr> sessions;
+    std::string last_id;  // the last one looked at
+    bool more = false;    // whether there are ids after it
+  };
+  Page List(const std::string& tenant, const std::string& after, std::int64_t count,
+            const google::protobuf::Map<std::string, std::string>& labels)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Removes sessions whose time has come. Returns the monotonic time of the next expiry, which may

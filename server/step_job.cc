@@ -10,7 +10,7 @@ namespace attnd::server {
 
 StepJob::StepJob(Call call, const LayerSlice& slice, const RowsView& queries,
                  const AnswerSpec& spec, std::int64_t reserved, v1::StepResponse& response)
-    : call_(std::move(call)),
+    : MessageJob(std::move(call)),
       span_(slice.span),
       engine_(call_.session().engine(slice.span.layer)),
       queries_(queries),
@@ -20,21 +20,7 @@ StepJob::StepJob(Call call, const LayerSlice& slice, const RowsView& queries,
                                            std::vector<LayerSlice>{slice}, call_.services().budget,
                                            reserved)) {}
 
-Job::Next StepJob::Advance(engine::Scratch& scratch) {
-  absl::StatusOr<Next> next = Continue(scratch);
-  if (next.ok() && *next != Next::kEnd) return *next;
-  answer_.reset();
-  plan_ = nullptr;
-  mutation_ = nullptr;
-  call_.session().LeaveLane();
-  call_.EndStage(Stage::kEncode);
-  call_.Answer(next.status());
-  return Next::kEnd;
-}
-
 absl::StatusOr<Job::Next> StepJob::Continue(engine::Scratch& scratch) {
-  absl::Status wanted = call_.StillWanted();
-  if (!wanted.ok()) return wanted;
   if (!started_) {
     started_ = true;
     absl::Status begun = Begin();
@@ -64,7 +50,6 @@ absl::StatusOr<Job::Next> StepJob::Continue(engine::Scratch& scratch) {
 }
 
 absl::Status StepJob::Begin() {
-  call_.EndStage(Stage::kQueue);
   absl::StatusOr<QueryRows> rows = QueryRows::Make(queries_.elements, engine_.shape().query_row());
   if (!rows.ok()) return rows.status();
   rows_ = *std::move(rows);
@@ -73,7 +58,7 @@ absl::Status StepJob::Begin() {
     answer_.emplace(spec_, queries_.rows, *response_.mutable_answer());
     plan_ = engine_.NewPlan();
   }
-  call_.EndStage(Stage::kDecode);
+  EnterStage(Stage::kCompute);
   return absl::OkStatus();
 }
 
@@ -97,9 +82,9 @@ absl::StatusOr<Job::Next> StepJob::ContinueReplay(engine::Scratch& scratch) {
 }
 
 absl::Status StepJob::Publish(engine::Scratch& scratch) {
-  absl::Status status = mutation_->CheckTails(scratch);
+  absl::Status status = mutation_->CheckTail(0, scratch);
   if (!status.ok()) return status;
-  call_.EndStage(Stage::kCompute);
+  EnterStage(Stage::kEncode);
   status = answer_->Finish();
   if (!status.ok()) return status;
   response_.set_position(span_.position + span_.count);
@@ -110,6 +95,13 @@ absl::Status StepJob::Publish(engine::Scratch& scratch) {
   metrics.AddTokens(call_.engine_kind(), span_.count);
   metrics.AddQueries(call_.engine_kind(), queries_.rows);
   return absl::OkStatus();
+}
+
+void StepJob::Release() {
+  answer_.reset();
+  plan_ = nullptr;
+  mutation_ = nullptr;
+  call_.session().LeaveLane();
 }
 
 // What makes two Steps with the same tokens different: the queries and what was asked for.

@@ -12,41 +12,34 @@
 #include "engine/engine.h"
 #include "server/answer.h"
 #include "server/call.h"
-#include "server/job.h"
+#include "server/message_job.h"
 #include "server/mutation.h"
 #include "server/query_rows.h"
 #include "server/tensors.h"
 
 namespace attnd::server {
 
-class StepJob : public Job {
+class StepJob final : public MessageJob {
  public:
   // `slice` and `queries` borrow the request, which lives until the call is answered, as does
   // `response`. `reserved` bytes of the budget are taken over.
   StepJob(Call call, const LayerSlice& slice, const RowsView& queries, const AnswerSpec& spec,
           std::int64_t reserved, v1::StepResponse& response);
 
-  Next Advance(engine::Scratch& scratch) override;
-  std::int64_t chains() const override { return plan_->chains(); }
-  bool RunChain(std::int64_t chain, engine::Scratch& scratch) override {
-    return call_.cancelled() || plan_->Run(chain, scratch);
-  }
-
  private:
-  absl::StatusOr<Next> Continue(engine::Scratch& scratch);
+  absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
+  void Release() override;
   absl::Status Begin();
   absl::StatusOr<Next> ContinueReplay(engine::Scratch& scratch);
   absl::Status Publish(engine::Scratch& scratch);
   engine::Digest QueryDigest() const;
 
-  Call call_;
   const engine::TokenSpan span_;
   const engine::Engine& engine_;
   const RowsView queries_;
   const AnswerSpec spec_;
   v1::StepResponse& response_;
   std::unique_ptr<Mutation> mutation_;
-  std::unique_ptr<engine::AttendPlan> plan_;
   std::optional<QueryRows> rows_;
   std::optional<AnswerBuilder> answer_;
   bool started_ = false;

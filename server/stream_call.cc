@@ -10,21 +10,19 @@
 namespace attnd::server {
 
 StreamCall* StreamCall::Start(grpc::CallbackServerContext& context, const CallServices& services,
-                              MessageHandler& messages, SessionTable& sessions,
-                              StreamRegistry& registry) {
-  auto* stream = new StreamCall(context, services, messages, sessions, registry);
-  registry.Add(stream);
+                              MessageHandler& messages, SessionTable& sessions) {
+  auto* stream = new StreamCall(context, services, messages, sessions);
+  services.calls.Add(stream);
   stream->ProceedAndFinish();
   return stream;
 }
 
 StreamCall::StreamCall(grpc::CallbackServerContext& context, const CallServices& services,
-                       MessageHandler& messages, SessionTable& sessions, StreamRegistry& registry)
+                       MessageHandler& messages, SessionTable& sessions)
     : context_(context),
       services_(services),
       messages_(messages),
       sessions_(sessions),
-      registry_(registry),
       start_nanos_(services.clock.MonotonicNanos()),
       deadline_nanos_(DeadlineNanos(context, start_nanos_)),
       cancellation_(std::make_shared<Cancellation>()) {
@@ -41,6 +39,15 @@ void StreamCall::OnReadDone(bool ok) {
       services_.metrics.MessageReceived(RpcMethod::kStream);
       exchange->arrival_nanos = services_.clock.MonotonicNanos();
       exchange->bytes = static_cast<std::int64_t>(exchange->request.ByteSizeLong());
+      absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(exchange->bytes);
+      if (ticket.ok()) {
+        exchange->ticket = *std::move(ticket);
+      } else {
+        exchange->refusal = ticket.status();
+        exchange->response.set_id(exchange->request.id());
+        exchange->request.Clear();
+        exchange->bytes = 0;
+      }
       ++held_messages_;
       held_bytes_ += exchange->bytes;
       waiting_.push_back(std::move(exchange));
@@ -76,8 +83,7 @@ void StreamCall::OnCancel() {
 
 void StreamCall::OnDone() {
   TakeOver(this);
-  registry_.Remove(this);
-  delete this;
+  services_.calls.Retire(this);
 }
 
 void StreamCall::Drain() {
@@ -88,17 +94,26 @@ void StreamCall::Drain() {
   ProceedAndFinish();
 }
 
-void StreamCall::EndIfStuck(std::int64_t now_nanos, std::int64_t patience_nanos) {
+bool StreamCall::IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) {
+  MutexLock lock(&mutex_);
+  if (!writing_) return false;
+  // Once finished, the status waits behind the answer that the peer does not take.
+  return now_nanos - write_start_nanos_ >= (finished_ ? 2 : 1) * patience_nanos;
+}
+
+void StreamCall::EndStuck() {
+  bool finished = false;
   {
     MutexLock lock(&mutex_);
-    if (!writing_ || now_nanos - write_start_nanos_ < patience_nanos) return;
-    if (finished_) {
-      // The status waits behind the answer that the peer does not take.
-      if (now_nanos - write_start_nanos_ >= 2 * patience_nanos) context_.TryCancel();
-      return;
-    }
+    finished = finished_;
     stuck_ = true;
   }
+  if (finished) {
+    context_.TryCancel();
+    return;
+  }
+  // What is being handled, a wait perhaps, has no reader.
+  cancellation_->Cancel();
   ProceedAndFinish();
 }
 
@@ -133,6 +148,12 @@ std::optional<absl::Status> StreamCall::HandleAndProceed() {
 void StreamCall::Handle(Exchange& exchange) {
   v1::StreamRequest& request = exchange.request;
   v1::StreamResponse& response = exchange.response;
+  if (!exchange.refusal.ok()) {
+    OnAnswer(messages_.Refused(exchange.refusal), {});
+    return;
+  }
+  // From here on the handler's own admission counts, which covers the answer too.
+  exchange.ticket = {};
   response.set_id(request.id());
   const CallOrigin origin = {Transport::kStream, exchange.arrival_nanos, deadline_nanos_,
                              cancellation_};
@@ -186,6 +207,7 @@ void StreamCall::OnAnswer(const absl::Status& status, Admission::Ticket ticket) 
   exchange.bytes = static_cast<std::int64_t>(exchange.response.ByteSizeLong());
   held_bytes_ += exchange.bytes - before;
   exchange.ticket = std::move(ticket);
+  exchange.ticket.ShrinkTo(exchange.bytes);
   answered_.push_back(std::move(handling_));
   FinishIfOver(HandleAndProceed());
 }
@@ -211,7 +233,10 @@ std::optional<absl::Status> StreamCall::Proceed() {
   }
   if (idle && !writing_ && answered_.empty()) {
     finished_ = broken_ || draining_ || half_closed_;
-    if (broken_) return absl::CancelledError("the client has gone away");
+    // A cancellation may come before OnCancel as the end of what the client sends.
+    if (broken_ || (finished_ && context_.IsCancelled())) {
+      return absl::CancelledError("the client has gone away");
+    }
     if (draining_) return Standing(v1::SHUTTING_DOWN, "the server is shutting down");
     if (half_closed_) return absl::OkStatus();
   }
@@ -243,6 +268,8 @@ void StreamCall::FinishIfOver(const std::optional<absl::Status>& end) {
 }
 
 absl::StatusOr<std::string> StreamCall::BindSession(const std::string& session_id) {
+  absl::Status valid = session_id.empty() ? absl::OkStatus() : CheckSessionId(session_id);
+  if (!valid.ok()) return valid;
   MutexLock lock(&mutex_);
   if (session_id_.empty()) session_id_ = session_id;
   if (session_id.empty() || session_id == session_id_) return session_id_;
@@ -255,7 +282,7 @@ absl::Status StreamCall::Standing(v1::ErrorReason reason, const std::string& mes
   absl::StatusOr<SessionPtr> session = sessions_.Find({Session::kDefaultTenant, session_id_});
   if (session.ok()) metadata = (*session)->PositionMetadata();
   if (last_answered_) metadata.emplace_back("answered", absl::StrCat(*last_answered_));
-  return Error(reason, message, metadata);
+  return RetryableError(reason, message, absl::Seconds(1), metadata);
 }
 
 }  // namespace attnd::server

@@ -28,17 +28,15 @@
 #include "server/message_handler.h"
 #include "server/mutex.h"
 #include "server/session_table.h"
-#include "server/stream_registry.h"
 
 namespace attnd::server {
 
 class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>,
-                         private OpenStream {
+                         private OpenCall {
  public:
   // The stream owns itself. The referenced objects outlive it.
   static StreamCall* Start(grpc::CallbackServerContext& context, const CallServices& services,
-                           MessageHandler& messages, SessionTable& sessions,
-                           StreamRegistry& registry);
+                           MessageHandler& messages, SessionTable& sessions);
 
  private:
   // A message and its answer.
@@ -47,18 +45,20 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
     v1::StreamResponse response;
     std::int64_t bytes = 0;  // of both
     std::int64_t arrival_nanos = 0;
-    Admission::Ticket ticket;
+    Admission::Ticket ticket;  // while it waits, and when it is answered
+    absl::Status refusal;      // why it was not admitted; its request is then empty
   };
 
   StreamCall(grpc::CallbackServerContext& context, const CallServices& services,
-             MessageHandler& messages, SessionTable& sessions, StreamRegistry& registry);
+             MessageHandler& messages, SessionTable& sessions);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
   void Drain() override;
-  void EndIfStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override;
+  bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override;
+  void EndStuck() override;
 
   // Starts what is due: a write, a read. Returns the status to end with if the stream is over,
   // which the caller passes to Finish() once it has let go of the lock.
@@ -83,7 +83,6 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   const CallServices services_;
   MessageHandler& messages_;
   SessionTable& sessions_;
-  StreamRegistry& registry_;
   const std::int64_t start_nanos_;
   const std::int64_t deadline_nanos_;
   const std::shared_ptr<Cancellation> cancellation_;

@@ -10,7 +10,7 @@
 #include "grpcpp/grpcpp.h"
 #include "server/call.h"
 #include "server/call_context.h"
-#include "server/clock.h"
+#include "server/call_registry.h"
 #include "server/error.h"
 #include "server/metrics.h"
 #include "server/tsan.h"
@@ -19,18 +19,17 @@ namespace attnd::server {
 
 // gRPC calls OnDone after Finish, once nothing refers to the reactor any more; so between creation
 // and Finish() the object may be used from any thread.
-class UnaryCall final : public grpc::ServerUnaryReactor {
+class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCall {
  public:
-  UnaryCall(const grpc::CallbackServerContext& context, RpcMethod method, const Clock& clock,
-            Metrics& metrics)
-      : method_(method),
-        clock_(clock),
-        metrics_(metrics),
-        arrival_nanos_(clock.MonotonicNanos()),
+  UnaryCall(grpc::CallbackServerContext& context, RpcMethod method, const CallServices& services)
+      : context_(context),
+        method_(method),
+        services_(services),
+        arrival_nanos_(services.clock.MonotonicNanos()),
         deadline_nanos_(DeadlineNanos(context, arrival_nanos_)),
         cancellation_(std::make_shared<Cancellation>()) {
-    metrics_.RpcStarted(method_);
-    metrics_.MessageReceived(method_);
+    services_.metrics.RpcStarted(method_);
+    services_.metrics.MessageReceived(method_);
     HandOver(this);
   }
 
@@ -41,9 +40,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // Holds the ticket until the answer has left.
   void Answer(const absl::Status& status, Admission::Ticket ticket = {}) {
     ticket_ = std::move(ticket);
-    if (status.ok()) metrics_.MessageSent(method_);
-    metrics_.RpcHandled(method_, static_cast<int>(status.code()),
-                        clock_.MonotonicNanos() - arrival_nanos_);
+    answer_nanos_ = services_.clock.MonotonicNanos();
+    if (status.ok()) services_.metrics.MessageSent(method_);
+    services_.metrics.RpcHandled(method_, static_cast<int>(status.code()),
+                                 answer_nanos_ - arrival_nanos_);
+    services_.calls.Add(this);
     HandOver(this);
     Finish(ToGrpcStatus(status));
   }
@@ -56,18 +57,28 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
   void OnDone() override {
     TakeOver(this);
-    delete this;
+    services_.calls.Retire(this);
   }
-  // Both reactions are short, so they run where gRPC notices the event, as its own default
-  // reactor's do, and not on a thread of its executor: one change of threads less per call.
+  // What is registered has been answered; its answer holds a part of the admission.
+  bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override {
+    return now_nanos - answer_nanos_ >= patience_nanos;
+  }
+  void EndStuck() override {
+    services_.metrics.AddRejected(RejectReason::kSlowReader);
+    context_.TryCancel();
+  }
+  // Not documented API of gRPC 1.51, which asks its own reactors only. Both reactions are short, so
+  // they run where gRPC notices the event, as its own default reactor's do, and not on a thread of
+  // its executor: one change of threads less per call.
   bool InternalInlineable() override { return true; }
 
+  grpc::CallbackServerContext& context_;
   const RpcMethod method_;
-  const Clock& clock_;
-  Metrics& metrics_;
+  const CallServices& services_;
   const std::int64_t arrival_nanos_;
   const std::int64_t deadline_nanos_;
   const std::shared_ptr<Cancellation> cancellation_;
+  std::int64_t answer_nanos_ = 0;
   Admission::Ticket ticket_;
 };
 

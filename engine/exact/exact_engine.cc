@@ -67,7 +67,7 @@ class ExactEngine final : public Engine {
   }
 
   std::int64_t fixed_bytes() const override {
-    return static_cast<std::int64_t>(sizeof(KeyValueState<Element>));
+    return static_cast<std::int64_t>(sizeof(KeyValueState<Element>)) + Tail::Bytes(shape_, 0);
   }
 
   std::int64_t bytes_per_token() const override {
@@ -76,6 +76,16 @@ class ExactEngine final : public Engine {
         shape_.kv_heads * layout.elements() * static_cast<std::int64_t>(sizeof(Element)) +
         static_cast<std::int64_t>(sizeof(RowMask));
     return (block + kBlockTokens - 1) / kBlockTokens;
+  }
+
+  // Segments are allocated whole, and a sealed block waits for its successor.
+  std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
+    const KeyValueState<Element> state(shape_);
+    const auto sealed = [](std::int64_t tokens) {
+      return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
+    };
+    return state.CapacityBytes(sealed(position + count)) - state.CapacityBytes(sealed(position)) +
+           Tail::Bytes(shape_, 0);
   }
 
  private:

@@ -16,6 +16,11 @@ namespace {
 constexpr std::int64_t kQuantumFlops = 50'000'000;
 constexpr std::int64_t kQuantumBytes = 8 << 20;
 
+// Where scores ascend every key goes to the front of a row's list of top keys and moves all others,
+// a nanosecond each: 192 rows and lists of 64 take a millisecond per block, which a quantum of
+// short keys would otherwise repeat a hundred times.
+constexpr std::int64_t kFlopsPerTopMove = 100;
+
 // Splits become chains of their own while there are few tiles and while Finish(), which is one
 // quantum, has little to merge: the sums of all splits, 8 MB in about a millisecond, and their
 // lists of top keys. Merging two lists of k may move k^2 / 2 entries, a million of them in about a
@@ -134,7 +139,8 @@ void ExactPlan<Element>::AttendOpenBlock(const RowTile& tile, const TileWork& wo
 template <typename Element>
 std::int64_t ExactPlan<Element>::BlocksPerQuantum() const {
   const std::int64_t elements = layout_.elements();
-  const std::int64_t flops = 2 * tile_rows_ * elements;
+  const std::int64_t top_moves = kBlockTokens * answer_.top_k;  // per row, at most
+  const std::int64_t flops = tile_rows_ * (2 * elements + kFlopsPerTopMove * top_moves);
   const std::int64_t bytes = elements * static_cast<std::int64_t>(sizeof(Element));
   return std::max(std::min(kQuantumFlops / flops, kQuantumBytes / bytes), std::int64_t{1});
 }

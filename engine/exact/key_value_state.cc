@@ -1,6 +1,7 @@
 #include "engine/exact/key_value_state.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <new>
 
@@ -55,6 +56,18 @@ Segment<Element>& KeyValueState<Element>::ClaimBlocks(BlockPlace place, std::int
         std::make_shared<Segment<Element>>(layout_, *segments_[index], place.offset, end);
   }
   return *segments_[index];
+}
+
+template <typename Element>
+std::int64_t KeyValueState<Element>::CapacityBytes(std::int64_t blocks) const {
+  const std::int64_t capacity =
+      blocks >= full_segment_
+          ? RoundUp(blocks, full_segment_)
+          : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks)));
+  const std::int64_t block_bytes =
+      layout_.kv_heads * layout_.elements() * static_cast<std::int64_t>(sizeof(Element)) +
+      static_cast<std::int64_t>(sizeof(RowMask));
+  return blocks == 0 ? 0 : capacity * block_bytes;
 }
 
 template <typename Element>

@@ -49,6 +49,9 @@ class KeyValueState final : public SealedState {
   // the state is then unusable.
   absl::Status Append(std::span<const Block> blocks);
 
+  // Memory of the segments that `blocks` blocks of this shape take.
+  std::int64_t CapacityBytes(std::int64_t blocks) const;
+
   // Requires 0 <= kv_head < kv_heads and 0 <= index < blocks().
   BlockView<Element> block(std::int64_t kv_head, std::int64_t index) const {
     const BlockPlace place = PlaceOfBlock(index, full_segment_);

@@ -9,8 +9,10 @@
 // the sign of a zero, and results have + 0 added), so the tail may be computed 16, 32, 48 or 64
 // wide. Where no unmasked token is sealed [S | Z] is zero and its product is left out.
 //
-// A chain is one kv-head and a tile of (query, head in group) rows, query-major. Its arithmetic is
-// bounded by kMaxTileFlops, about a millisecond.
+// A chain is one kv-head and a tile of (query, head in group) rows, query-major, and one quantum.
+// The tile is as large as about a millisecond of arithmetic allows. A product has at least 4 rows:
+// with the most sums that a layer may have, 2^22, they are 36 million operations and read 16 MB,
+// which is about a millisecond too.
 //
 // A row flagged kEmpty or kOverflow is zeros in outputs, numerators and denominators. Threads: as
 // engine.h says. The plan keeps no memory of its own; all of it is the thread's Scratch.

@@ -55,6 +55,7 @@ class LinearEngine final : public Engine {
   // A sealed state and an open block. Per token nothing: S and Z do not grow.
   std::int64_t fixed_bytes() const override;
   std::int64_t bytes_per_token() const override { return 0; }
+  std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
 
  private:
   // Features of `count` key rows of one head, rows of masked tokens zeros.

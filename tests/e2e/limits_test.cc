@@ -32,10 +32,10 @@ v1::AttendRequest Waiting(const TestSession& session, const std::vector<float>& 
   return request;
 }
 
-// Attends that wait for a position until the object ends.
-class Waiters {
+// Attends that are under way until the object ends.
+class UnderWay {
  public:
-  Waiters(TestServer& server, const v1::AttendRequest& request, int count) {
+  UnderWay(TestServer& server, const v1::AttendRequest& request, int count) {
     for (int i = 0; i < count; ++i) {
       contexts_.push_back(Context());
       threads_.emplace_back([&server, request, context = contexts_.back().get()] {
@@ -45,7 +45,7 @@ class Waiters {
     }
     EXPECT_TRUE(server.WaitForMetric("attnd_queue_depth", count));
   }
-  ~Waiters() {
+  ~UnderWay() {
     for (const auto& context : contexts_) context->TryCancel();
     for (std::thread& thread : threads_) thread.join();
   }
@@ -55,14 +55,37 @@ class Waiters {
   std::vector<std::thread> threads_;
 };
 
+// A session whose Attends of many queries take a second and more.
+class LongSession {
+ public:
+  explicit LongSession(TestServer& server)
+      : session_(server.stub(), "long", ConfigOf({ExactGroup(kWide)})) {
+    const Tokens tokens = RandomTokens(kWide, kTokens, 1);
+    for (std::int64_t at = 0; at < kTokens; at += kPiece) {
+      EXPECT_TRUE(Succeeded(session_.Append(tokens, at, kPiece).status));
+    }
+  }
+  v1::AttendRequest Attend() const {
+    return session_.AttendOf(kWide, RandomQueries(kWide, kQueries, 2), 0, kQueries);
+  }
+
+ private:
+  static constexpr Shape kWide = {.kv_heads = 1, .query_heads = 1, .key_dim = 64, .value_dim = 64};
+  static constexpr std::int64_t kTokens = 65'536;
+  static constexpr std::int64_t kPiece = 8192;
+  static constexpr std::int64_t kQueries = 8192;
+  const TestSession session_;
+};
+
 TEST(Limits, AFullQueueAnswersAtOnce) {
   server::Options options = Options();
-  options.max_queued_requests = 5;
+  options.max_queued_requests = 2;
   TestServer server(options);
+  const LongSession busy(server);
   const TestSession session(server.stub(), "s", ConfigOf({ExactGroup(kShape)}));
   const std::vector<float> queries = RandomQueries(kShape, 1, 1);
   {
-    const Waiters waiters(server, Waiting(session, queries, 1), 5);
+    const UnderWay work(server, busy.Attend(), 2);
     const auto start = std::chrono::steady_clock::now();
     const grpc::Status status = session.Attend(session.AttendOf(kShape, queries, 0, 1)).status;
     EXPECT_TRUE(FailedWith(status, StatusCode::RESOURCE_EXHAUSTED, v1::QUEUE_FULL));
@@ -78,24 +101,46 @@ TEST(Limits, AFullQueueAnswersAtOnce) {
   EXPECT_TRUE(Succeeded(session.Attend(session.AttendOf(kShape, queries, 0, 1)).status));
 }
 
+// Waits once took the places of the Appends that would have ended them.
+TEST(Limits, WaitsDoNotKeepOutWhatWouldEndThem) {
+  server::Options options = Options();
+  options.max_queued_requests = 20;
+  TestServer server(options);
+  const TestSession session(server.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  const std::vector<float> queries = RandomQueries(kShape, 1, 1);
+  {
+    const UnderWay waits(server, Waiting(session, queries, 1), 5);
+    const grpc::Status sixth = session.Attend(Waiting(session, queries, 1)).status;
+    EXPECT_TRUE(FailedWith(sixth, StatusCode::RESOURCE_EXHAUSTED, v1::QUEUE_FULL));
+    EXPECT_TRUE(Succeeded(session.Append(RandomTokens(kShape, 1, 1), 0, 1).status));
+    EXPECT_TRUE(Succeeded(session.Attend(session.AttendOf(kShape, queries, 0, 1)).status));
+  }
+  EXPECT_TRUE(server.WaitForMetric("attnd_queue_depth", 0));
+  EXPECT_EQ(server.Metric("attnd_inflight_bytes"), 0);
+}
+
 TEST(Limits, BytesUnderWayAreBounded) {
   server::Options options = Options();
-  options.max_inflight_bytes = 1'000'000;
+  options.max_inflight_bytes = 11'000'000;
   TestServer server(options);
+  const LongSession busy(server);
   const TestSession session(server.stub(), "s", ConfigOf({ExactGroup(kShape)}));
   const std::vector<float> queries = RandomQueries(kShape, 20'000, 1);
   {
-    const Waiters waiters(server, Waiting(session, queries, 3000), 2);  // 2 * 2 * 192 KB
-    EXPECT_GT(server.Metric("attnd_inflight_bytes"), 700'000);
-    const grpc::Status status = session.Attend(session.AttendOf(kShape, queries, 0, 3000)).status;
+    const UnderWay work(server, busy.Attend(), 1);  // 2 MiB in and out, and 4 MiB to compute with
+    EXPECT_GT(server.Metric("attnd_inflight_bytes"), 8'000'000);
+    const grpc::Status status = session.Attend(session.AttendOf(kShape, queries, 0, 20'000)).status;
     EXPECT_TRUE(FailedWith(status, StatusCode::RESOURCE_EXHAUSTED, v1::INFLIGHT_BYTES));
     EXPECT_TRUE(HasRetryInfo(status));
     EXPECT_TRUE(Succeeded(session.Attend(session.AttendOf(kShape, queries, 0, 1)).status));
   }
   EXPECT_TRUE(server.WaitForMetric("attnd_inflight_bytes", 0));
   // One that is larger than the whole limit passes alone.
-  EXPECT_TRUE(Succeeded(session.Attend(session.AttendOf(kShape, queries, 0, 20'000)).status));
-  EXPECT_TRUE(server.WaitForMetric("attnd_inflight_bytes", 0));
+  options.max_inflight_bytes = 1'000'000;
+  TestServer small(options);
+  const TestSession other(small.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  EXPECT_TRUE(Succeeded(other.Attend(other.AttendOf(kShape, queries, 0, 20'000)).status));
+  EXPECT_TRUE(small.WaitForMetric("attnd_inflight_bytes", 0));
 }
 
 TEST(Limits, SessionsAreBoundedAndAPlaceIsFreeAgainAfterADelete) {

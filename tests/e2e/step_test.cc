@@ -53,6 +53,23 @@ TEST_F(Step, EachQuerySeesTheTokensUpToItsOwn) {
             2e-6);
 }
 
+// The digest of a message once left its position out: the retry of the first of two equal Steps was
+// answered with the second one's outputs.
+TEST_F(Step, TheRetryOfAnEarlierEqualStepDoesNotGetTheLaterAnswer) {
+  const TestSession session(server_.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  v1::StepRequest first = session.StepOf(tokens_, queries_, 0, 1);
+  v1::StepRequest second = first;
+  second.mutable_tokens()->set_position(1);
+  ASSERT_TRUE(Succeeded(session.Step(first).status));
+  ASSERT_TRUE(Succeeded(session.Step(second).status));
+  EXPECT_TRUE(FailedWith(session.Step(first).status, StatusCode::FAILED_PRECONDITION,
+                         v1::STEP_REPLAY_EXPIRED));
+  const Reply<v1::StepResponse> again = session.Step(second);
+  ASSERT_TRUE(Succeeded(again.status));
+  EXPECT_TRUE(again->replayed());
+  EXPECT_EQ(again->position(), 2);
+}
+
 TEST_F(Step, ARetryReturnsTheBitsOfTheFirstTimeAndCountsOnce) {
   const TestSession session(server_.stub(), "s", ConfigOf({ExactGroup(kShape)}));
   v1::AnswerOptions options;

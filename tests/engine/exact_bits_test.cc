@@ -228,5 +228,27 @@ TEST(ExactPlanTest, AQuantumIsAMillisecondOfWorkAtMostUnlessABlockIsMore) {
   }
 }
 
+// Short keys whose scores ascend once took half a second in a quantum.
+TEST(ExactPlanTest, AQuantumCountsTheMovesOfTopKeys) {
+  const LayerShape shape = {1, 1, 1, 1, 1.0F};
+  const auto engine = MakeExact(shape);
+  const std::int64_t blocks = 16;
+  const Snapshot snapshot = At(*engine, RandomTokens(shape, blocks * 64, 31), blocks * 64);
+  const std::vector<float> queries = RandomValues(192, 32);
+  const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+  const auto quanta = [&](const Asked& asked) {
+    Answers answers = Unwritten(shape, 192, asked);
+    plan->Reset(Group(snapshot, queries.data(), 192), View(answers, asked));
+    EXPECT_EQ(plan->chains(), 1);
+    Scratch scratch;
+    std::int64_t count = 1;
+    while (!plan->Run(0, scratch)) ++count;
+    return count;
+  };
+  EXPECT_EQ(quanta({}), 1);
+  EXPECT_EQ(quanta({.top_k = 8}), 4);
+  EXPECT_EQ(quanta({.top_k = 64}), blocks);
+}
+
 }  // namespace
 }  // namespace attnd::engine::exact_test

@@ -172,17 +172,18 @@ TEST_F(SessionTableTest, ALaterLifeOfAnIdHasItsOwnTombstone) {
 TEST_F(SessionTableTest, SessionsOfAnotherTenantAreNotSeen) {
   Create("a");
   EXPECT_EQ(ReasonOf(table_.Find({"other", "a"}).status()), v1::UNKNOWN);
-  EXPECT_TRUE(table_.List("other", "", 10, {}).empty());
+  EXPECT_TRUE(table_.List("other", "", 10, {}).sessions.empty());
   ASSERT_TRUE(table_.Create({"other", "a"}, Plan(absl::Seconds(60), 3)).ok());
-  EXPECT_EQ(table_.List("other", "", 10, {}).size(), 1U);
-  EXPECT_EQ(table_.List(Session::kDefaultTenant, "", 10, {}).size(), 1U);
+  EXPECT_EQ(table_.List("other", "", 10, {}).sessions.size(), 1U);
+  EXPECT_EQ(table_.List(Session::kDefaultTenant, "", 10, {}).sessions.size(), 1U);
 }
 
 TEST_F(SessionTableTest, AnExpiredSessionIsNotListed) {
   Create("a", absl::Seconds(10));
   Create("b");
   clock_.Advance(absl::Seconds(10));
-  const std::vector<SessionPtr> listed = table_.List(Session::kDefaultTenant, "", 10, Labels());
+  const std::vector<SessionPtr> listed =
+      table_.List(Session::kDefaultTenant, "", 10, Labels()).sessions;
   ASSERT_EQ(listed.size(), 1U);
   EXPECT_EQ(listed[0]->key().id, "b");
 }
