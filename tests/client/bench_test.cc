@@ -66,6 +66,12 @@ TEST(LatencyHistogram, Extremes) {
   }
 }
 
+TEST(LatencyHistogram, TheEndOfTheLastBucketOverflowed) {
+  LatencyHistogram histogram;
+  histogram.Record(INT64_MAX - 1);
+  EXPECT_EQ(histogram.Quantile(1.0), INT64_MAX - 1);
+}
+
 TEST(LatencyHistogram, MergesLikeOne) {
   LatencyHistogram a;
   LatencyHistogram b;

@@ -23,7 +23,8 @@ std::int64_t BucketOf(std::int64_t value) {
 // The largest value of a bucket.
 std::int64_t UpperOf(std::int64_t bucket) {
   const std::int64_t e = std::max(bucket / kParts - 1, std::int64_t{0});
-  return ((bucket - e * kParts + 1) << e) - 1;
+  // Not the next bucket's smallest value less 1: after the last one that is 2^63.
+  return ((bucket - e * kParts) << e) + ((std::int64_t{1} << e) - 1);
 }
 
 }  // namespace
