@@ -87,7 +87,8 @@ absl::Status CheckTensor(const ConstTensor& tensor, const std::string& field, st
 }
 
 std::int64_t RowBytes(const ConstTensor& tensor) {
-  return static_cast<std::int64_t>(tensor.bytes.size()) / tensor.rows();
+  const std::int64_t rows = tensor.rows();
+  return rows > 0 ? static_cast<std::int64_t>(tensor.bytes.size()) / rows : 0;
 }
 
 ConstTensor Rows(const ConstTensor& tensor, std::int64_t first, std::int64_t count) {

@@ -40,7 +40,7 @@ std::int64_t ElementBytes(v1::DataType dtype);
 absl::Status CheckTensor(const ConstTensor& tensor, const std::string& field, std::int64_t heads,
                          std::int64_t dim);
 
-// Bytes of one row of a checked tensor.
+// Bytes of one row of a checked tensor; 0 if it has no rows.
 std::int64_t RowBytes(const ConstTensor& tensor);
 
 // Rows [first, first + count) of a checked tensor. Requires 0 <= first, count and first + count <=

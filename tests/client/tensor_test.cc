@@ -71,5 +71,10 @@ TEST(Tensor, BrainFloatIsTheUpperHalf) {
   EXPECT_EQ((*floats)[2], 0x1p-133F);
 }
 
+TEST(Tensor, TheRowSizeOfNoRowsDividedByZero) {
+  EXPECT_EQ(RowBytes(F32({}, {0, 1, 2})), 0);
+  EXPECT_EQ(Rows(F32({}, {0, 1, 2}), 0, 0).bytes.size(), 0U);
+}
+
 }  // namespace
 }  // namespace attnd::client
