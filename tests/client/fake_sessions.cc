@@ -41,7 +41,7 @@ grpc::Status FakeSessions::Create(const v1::CreateSessionRequest& request, v1::S
     session.facts.set_generation(next_generation_++);
     *session.facts.mutable_config() = config;
     for (const v1::LayerGroup& group : config.layer_groups()) {
-      for (int i = 0; i < group.count(); ++i) session.layers.push_back({.group = group});
+      for (int i = 0; i < group.count(); ++i) session.layers.emplace_back().group = group;
     }
   } else if (session.facts.config().SerializeAsString() != config.SerializeAsString()) {
     return FakeError(grpc::StatusCode::ALREADY_EXISTS, "SESSION_EXISTS", "session_id: in use");

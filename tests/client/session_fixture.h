@@ -73,7 +73,9 @@ class SessionFixture : public ::testing::Test {
   }
 
   void CreateSession(int layers = 1, int heads = 1) {
-    if (client_ == nullptr) ASSERT_NO_FATAL_FAILURE(Connect());
+    if (client_ == nullptr) {
+      ASSERT_NO_FATAL_FAILURE(Connect());
+    }
     auto session = client_->CreateSession(Config(layers, heads));
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *std::move(session);

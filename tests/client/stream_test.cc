@@ -13,7 +13,9 @@ namespace {
 class StreamCalls : public SessionFixture {
  protected:
   void Open(StreamOptions options = {}) {
-    if (session_ == nullptr) ASSERT_NO_FATAL_FAILURE(CreateSession(2));
+    if (session_ == nullptr) {
+      ASSERT_NO_FATAL_FAILURE(CreateSession(2));
+    }
     auto stream = session_->OpenStream(options);
     ASSERT_TRUE(stream.ok()) << stream.status();
     stream_ = *std::move(stream);
