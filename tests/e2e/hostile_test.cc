@@ -137,15 +137,22 @@ TEST_F(Hostile, ShapesThatOverflowClaimNothing) {
 }
 
 TEST_F(Hostile, SessionsLargerThanTheMemoryAreNotMade) {
+  server::Options options = TestOptions();
+  options.max_state_bytes = std::int64_t{1} << 30;
+  TestServer server(options);
   v1::CreateSessionRequest request;
   v1::LayerGroup group =
-      LinearGroup({.kv_heads = 1024, .query_heads = 1024, .key_dim = 1024, .value_dim = 1024});
-  group.set_count(16);
+      LinearGroup({.kv_heads = 7, .query_heads = 7, .key_dim = 1024, .value_dim = 1024});
+  group.set_count(16);  // about 90 MB each
   *request.mutable_config() = ConfigOf({group});
   v1::Session session;
-  const grpc::Status status = server_.stub().CreateSession(Context().get(), request, &session);
+  grpc::Status status = server.stub().CreateSession(Context().get(), request, &session);
   EXPECT_TRUE(FailedWith(status, StatusCode::RESOURCE_EXHAUSTED, v1::STATE_BYTES));
-  ExpectHealthy();
+  // Where one layer is too large already it is refused whatever the memory.
+  *request.mutable_config() = ConfigOf(
+      {LinearGroup({.kv_heads = 1024, .query_heads = 1024, .key_dim = 1024, .value_dim = 1024})});
+  status = server.stub().CreateSession(Context().get(), request, &session);
+  EXPECT_TRUE(FailedWith(status, StatusCode::INVALID_ARGUMENT, v1::INVALID_FIELD));
 }
 
 // Random bytes inside a stream: the stream ends, the server does not.
