@@ -9,6 +9,7 @@
 #include <string>
 
 #include "server/admission.h"
+#include "server/call_registry.h"
 #include "server/clock.h"
 #include "server/failure_log.h"
 #include "server/logging.h"
@@ -37,12 +38,14 @@ struct FuzzServer {
   Metrics metrics{MakeBuildInfo()};
   FailureLog failures{SystemClock()};
   Admission admission{options.max_queued_requests, options.max_inflight_bytes};
+  Admission waits{options.max_queued_requests, options.max_inflight_bytes};
+  CallRegistry calls;
   StateBudget budget{options.max_state_bytes};
   Scheduler scheduler{1, SystemClock()};
   std::uint64_t random = 0;
   SessionTable sessions{options, SystemClock(), scheduler,
                         budget,  metrics,       [this] { return ++random; }};
-  CallServices services{options, SystemClock(), metrics, admission, budget};
+  CallServices services{options, SystemClock(), metrics, admission, waits, budget, calls};
   MessageHandler messages{services, sessions, failures};
 };
 
