@@ -8,8 +8,8 @@
 namespace attnd::server {
 namespace {
 
-// Multiply-adds that a worker does in about five microseconds.
-constexpr std::int64_t kBriefOperations = 1 << 16;
+// Multiply-adds that a core does in about ten microseconds.
+constexpr std::int64_t kBriefOperations = 1 << 17;
 
 // Query rows of all heads that share one plan, whose memory grows with them: enough for 64 tiles of
 // 192 rows, which keep every worker busy.

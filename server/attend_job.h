@@ -28,7 +28,8 @@ class AttendJob final : public MessageJob {
     call_.BeginStage();
   }
 
-  bool brief() const override;
+  // Whether it computes for no more than about ten microseconds. Requires Observe().
+  bool brief() const;
 
  private:
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;

@@ -22,14 +22,24 @@ class Job {
   enum class Next { kAdvance, kChains, kEnd };
 
   virtual ~Job() = default;
-  // Whether it is expected to end within about ten microseconds.
-  virtual bool brief() const { return false; }
   virtual Next Advance(engine::Scratch& scratch) = 0;
   // Chains of the phase that Advance has opened by returning kChains; at least 1.
   virtual std::int64_t chains() const { return 0; }
   // Runs one quantum of a chain. True when the chain has ended.
   virtual bool RunChain(std::int64_t /*chain*/, engine::Scratch& /*scratch*/) { return true; }
 };
+
+// Runs a job that nobody else runs, from its beginning to its end, on the calling thread.
+inline void RunToEnd(Job& job, engine::Scratch& scratch) {
+  for (Job::Next next = job.Advance(scratch); next != Job::Next::kEnd;
+       next = job.Advance(scratch)) {
+    const std::int64_t chains = next == Job::Next::kChains ? job.chains() : 0;
+    for (std::int64_t chain = 0; chain < chains; ++chain) {
+      while (!job.RunChain(chain, scratch)) {
+      }
+    }
+  }
+}
 
 }  // namespace attnd::server
 

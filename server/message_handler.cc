@@ -210,7 +210,12 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
                                   layer, *queries, *spec, response);
   if (reached) {
     job->Observe(std::move(state));
-    session->Read(std::move(job));
+    if (job->brief()) {
+      thread_local engine::Scratch scratch;
+      RunToEnd(*job, scratch);
+    } else {
+      session->Read(std::move(job));
+    }
   } else {
     AttendAtPosition(session, layer, request.min_position(), bytes, *cancellation, std::move(job));
     // A drain that began after the check above may have ended the waits before this one.

@@ -24,7 +24,7 @@ void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::un
     MutexLock lock(&mutex_);
     ++jobs_;
     Enqueue(std::move(entry));
-    wake = ClaimWake();
+    wake = WorkForSleepers();
   }
   // Without the lock, which the woken worker takes first thing.
   if (wake) wake_.Signal();
@@ -76,25 +76,6 @@ void Scheduler::Enqueue(EntryPtr entry) {
   if (tenant.turns.empty()) Join(turns_, entry->tenant, tenant);
   if (session.ready.empty()) Join(tenant.turns, entry->session, session);
   session.ready.push_back(std::move(entry));
-  ++ready_;
-}
-
-// Whether a sleeping worker is to be woken for the queued jobs; the caller then signals.
-bool Scheduler::ClaimWake() {
-  if (sleeping_ == 0 || ready_ == 0) return false;
-  if (soon_free_ > 0 && ready_ <= soon_free_ * kBriefPerWake) return false;
-  --sleeping_;
-  ++soon_free_;
-  ++wakes_;
-  return true;
-}
-
-// Waits for a wake-up, or for the end.
-void Scheduler::Sleep() {
-  --soon_free_;
-  ++sleeping_;
-  while (wakes_ == 0 && !(stopping_ && jobs_ == 0)) wake_.Wait(&mutex_);
-  wakes_ = std::max<std::int64_t>(wakes_ - 1, 0);
 }
 
 // Takes the next job in turn out of its queue.
@@ -109,7 +90,6 @@ Scheduler::EntryPtr Scheduler::Pick() {
   if (tenant->turns.empty()) turns_.pop_front();
   ++session->running;
   ++tenant->running;
-  --ready_;
   return entry;
 }
 
@@ -135,26 +115,24 @@ void Scheduler::Work() {
   // A failure shows again in the first product, where it has a request to be reported to.
   engine::GemmInitThread().IgnoreError();
   engine::Scratch scratch;
-  bool soon_free = false;
   while (true) {
     EntryPtr entry;
     std::int64_t chain = -1;
     bool wake = false;
     {
       MutexLock lock(&mutex_);
-      if (!soon_free) ++soon_free_;
       while (turns_.empty()) {
         if (stopping_ && jobs_ == 0) return;
-        Sleep();
+        ++sleeping_;
+        wake_.Wait(&mutex_);
+        --sleeping_;
       }
       entry = Pick();
       if (entry->in_phase) {
         chain = TakeChain(*entry);
         if (entry->ready()) Enqueue(entry);
       }
-      soon_free = chain < 0 && entry->job->brief();
-      if (!soon_free) --soon_free_;
-      wake = ClaimWake();
+      wake = WorkForSleepers();
     }
     if (wake) wake_.Signal();
     if (chain < 0) {

@@ -7,10 +7,6 @@
 // queued. A job's chains are run by several workers once it has proved longer than kPrivateNanos;
 // shorter jobs stay on one worker, which costs no hand-over.
 //
-// Waking a worker costs two changes of threads, more than a brief job does. So none is woken for a
-// job while a worker that will soon be free, because it has been woken already or runs a brief job,
-// has no more than kBriefPerWake jobs ahead of it.
-//
 // Thread-safe. Submit() never blocks on computing code: the lock is held for bookkeeping only.
 // Every submitted job runs to its end; Stop() waits for that.
 #ifndef ATTND_SERVER_SCHEDULER_H_
@@ -38,8 +34,6 @@ class Scheduler {
   static constexpr std::int64_t kTurnNanos = 1'000'000;
   // How long a worker keeps a job, and a job runs before other workers may join in.
   static constexpr std::int64_t kPrivateNanos = 200'000;
-  // Brief jobs that take about as long as it takes to wake a worker.
-  static constexpr std::int64_t kBriefPerWake = 4;
 
   // Starts `workers` threads, at least 1. `clock` outlives the scheduler.
   Scheduler(int workers, const Clock& clock);
@@ -100,19 +94,18 @@ class Scheduler {
   static std::int64_t TakeChain(Entry& entry);
   void RunShared(const EntryPtr& entry, std::int64_t chain, engine::Scratch& scratch)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  bool ClaimWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a sleeping worker is to be woken, once the lock is free, for jobs that wait.
+  bool WorkForSleepers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return sleeping_ > 0 && !turns_.empty();
+  }
 
   const Clock& clock_;
   mutable Mutex mutex_;
-  CondVar wake_;  // a wake-up was granted, or the last job has ended while stopping
+  CondVar wake_;  // jobs wait, or the last one has ended while stopping
   absl::flat_hash_map<std::string, TenantFlow> tenants_ ABSL_GUARDED_BY(mutex_);
   std::list<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // tenants with ready jobs
   std::int64_t jobs_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::int64_t ready_ ABSL_GUARDED_BY(mutex_) = 0;      // entries in queues
-  std::int64_t soon_free_ ABSL_GUARDED_BY(mutex_) = 0;  // workers; see above
-  std::int64_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;   // workers for whom no wake-up is under way
-  std::int64_t wakes_ ABSL_GUARDED_BY(mutex_) = 0;      // granted and not yet taken
+  std::int64_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // workers without a job
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> workers_;
 };
