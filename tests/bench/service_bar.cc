@@ -198,6 +198,8 @@ std::vector<Bar> AppendLatencyBars(const BenchOptions& options) {
 
 std::vector<Bar> FairnessBars(const BenchOptions& options) {
   constexpr int kCalls = 2000;
+  // Long enough for several of the large ones to end and the next to begin.
+  constexpr int kLoadedCalls = 8000;
   const Servers servers;
   LoadClient client(servers.attnd.address());
   LoadClient load_client(servers.attnd.address());
@@ -212,7 +214,7 @@ std::vector<Bar> FairnessBars(const BenchOptions& options) {
     const double alone = Percentile(client.Attend(one, 1, kCalls), 99);
     std::atomic<bool> stop = false;
     std::thread load([&] { loads += load_client.AttendUntil(many, [&] { return stop.load(); }); });
-    const double loaded = Percentile(client.Attend(one, 1, kCalls), 99);
+    const double loaded = Percentile(client.Attend(one, 1, kLoadedCalls), 99);
     stop = true;
     load.join();
     if (round < 0) continue;  // warms up
