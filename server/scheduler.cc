@@ -140,9 +140,9 @@ void Scheduler::Work() {
     } else {
       RunShared(entry, chain, scratch);
     }
-    // Linux lets a thread that computes run to the end of its time slice, 3 to 4 ms, before one that
-    // has just been woken, as gRPC's threads are: with every core computing, short calls would wait
-    // for that. One system call per quantum bounds it to the quantum.
+    // Linux lets a thread that computes run to the end of its time slice, 3 to 4 ms, before one
+    // that has just been woken, as gRPC's threads are: with every core computing, short calls would
+    // wait for that. One system call per quantum bounds it to the quantum.
     std::this_thread::yield();
   }
 }
