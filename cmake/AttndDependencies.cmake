@@ -3,6 +3,7 @@
 #   protobuf::libprotobuf  protobuf::protoc  DNNL::dnnl
 #   prometheus-cpp::core  prometheus-cpp::pull  spdlog::spdlog  CLI11::CLI11
 #   PkgConfig::hwy  PkgConfig::xxhash  ZLIB::ZLIB  Threads::Threads  attnd::gomp
+#   attnd::allocator, for programs
 #   GTest::gtest  GTest::gmock  GTest::gtest_main  benchmark::benchmark
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -27,6 +28,17 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 find_library(ATTND_GOMP NAMES libgomp.so.1 REQUIRED)
 add_library(attnd::gomp SHARED IMPORTED)
 set_target_properties(attnd::gomp PROPERTIES IMPORTED_LOCATION "${ATTND_GOMP}")
+
+# The allocator of the programs; a sanitizer brings its own. glibc's hands the memory of a large
+# message back to the system and takes it again page by page, and keeps what sessions gave back in
+# the arena of whichever thread held it: p50 of a 1 MiB Append 800 us instead of 930, and resident
+# memory that does not grow with sessions created and deleted. Nothing refers to its symbols.
+find_library(ATTND_TCMALLOC NAMES tcmalloc_minimal REQUIRED)
+add_library(attnd::allocator INTERFACE IMPORTED)
+if(NOT ATTND_SANITIZE)
+  target_link_libraries(attnd::allocator INTERFACE -Wl,--push-state,--no-as-needed
+                                                   "${ATTND_TCMALLOC}" -Wl,--pop-state)
+endif()
 
 if(ATTND_BUILD_TESTS)
   find_package(GTest REQUIRED)

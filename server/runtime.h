@@ -4,8 +4,7 @@
 
 namespace attnd::server {
 
-// Keeps the memory of large messages in the process, and Abseil's mutexes from looking for cycles.
-// Call it in main, before threads exist.
+// Keeps Abseil's mutexes from looking for lock cycles. Call it in main, before threads exist.
 void TuneRuntime();
 
 }  // namespace attnd::server
