@@ -8,12 +8,9 @@
 namespace attnd::server {
 namespace {
 
-// Multiply-adds that a core does in about ten microseconds.
-constexpr std::int64_t kBriefOperations = 1 << 17;
-
 // Query rows of all heads that share one plan, whose memory grows with them: enough for 64 tiles of
 // 192 rows, which keep every worker busy.
-constexpr std::int64_t kGroupRows = 64 * 192;
+constexpr std::int64_t kGroupRows = std::int64_t{64} * 192;
 
 }  // namespace
 
@@ -24,16 +21,6 @@ AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, con
       queries_(queries),
       spec_(spec),
       response_(response) {}
-
-bool AttendJob::brief() const {
-  const engine::LayerShape& shape = engine_.shape();
-  // An engine that keeps no tokens reads its features and the open block instead.
-  const std::int64_t rows = engine_.bytes_per_token() > 0
-                                ? state_->position()
-                                : engine_.feature_dim() + engine::kBlockTokens;
-  const std::int64_t row_operations = shape.query_heads * (shape.key_dim + shape.value_dim);
-  return queries_.rows <= kBriefOperations / std::max<std::int64_t>(rows * row_operations, 1);
-}
 
 absl::StatusOr<Job::Next> AttendJob::Continue(engine::Scratch& scratch) {
   if (plan_ == nullptr) {

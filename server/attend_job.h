@@ -13,6 +13,7 @@
 #include "server/message_job.h"
 #include "server/query_rows.h"
 #include "server/tensors.h"
+#include "server/work.h"
 
 namespace attnd::server {
 
@@ -28,8 +29,10 @@ class AttendJob final : public MessageJob {
     call_.BeginStage();
   }
 
-  // Whether it computes for no more than about ten microseconds. Requires Observe().
-  bool brief() const;
+  // Requires Observe().
+  Operations operations() const {
+    return AttendOperations(engine_, state_->position(), queries_.rows);
+  }
 
  private:
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;

@@ -47,6 +47,12 @@ std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& 
   return Mutation::EstimateBytes(session, slices) + answer_bytes;
 }
 
+// A message of a stream runs in place only if it is brief: the stream reads no further meanwhile.
+Session::Place PlaceFor(Operations operations, Transport transport) {
+  const Operations most = transport == Transport::kUnary ? kShortOperations : kBriefOperations;
+  return operations <= most ? Session::Place::kHereIfIdle : Session::Place::kWorker;
+}
+
 absl::Status CheckQueryPositions(const v1::AttendRequest& request, std::int64_t queries) {
   if (request.query_positions().empty()) return absl::OkStatus();
   if (request.query_positions_size() != queries) {
@@ -161,10 +167,15 @@ absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequ
   absl::Status reserved = services_.budget.Reserve(bytes);
   if (!reserved.ok()) return reserved;
 
+  Operations operations = 0;
+  for (const LayerSlice& slice : slices) {
+    operations += AppendOperations(session->engine(slice.span.layer), slice.span.count);
+  }
+  const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kAppend, session, slices.front().span.layer,
             *std::move(ticket), std::move(answered));
   session->EnterLane(
-      std::make_unique<AppendJob>(std::move(call), std::move(slices), bytes, response));
+      std::make_unique<AppendJob>(std::move(call), std::move(slices), bytes, response), place);
   return absl::OkStatus();
 }
 
@@ -203,6 +214,7 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
       reached ? services_.admission.Admit(bytes) : services_.waits.Admit(request_bytes);
   if (!ticket.ok()) return ticket.status();
 
+  const Transport transport = origin.transport;
   const std::shared_ptr<Cancellation> cancellation = origin.cancellation;
   auto job =
       std::make_unique<AttendJob>(Call(services_, std::move(origin), CallKind::kAttend, session,
@@ -210,11 +222,12 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
                                   layer, *queries, *spec, response);
   if (reached) {
     job->Observe(std::move(state));
-    if (job->brief()) {
+    const Operations operations = job->operations();
+    if (operations <= kBriefOperations) {
       thread_local engine::Scratch scratch;
       RunToEnd(*job, scratch);
     } else {
-      session->Read(std::move(job));
+      session->Start(std::move(job), PlaceFor(operations, transport));
     }
   } else {
     AttendAtPosition(session, layer, request.min_position(), bytes, *cancellation, std::move(job));
@@ -243,7 +256,7 @@ void MessageHandler::AttendAtPosition(const SessionPtr& session, std::int64_t la
     }
     if (status.ok()) {
       ready->Observe(session->layer(layer));
-      session->Read(std::move(ready));
+      session->Start(std::move(ready), Session::Place::kWorker);
     } else {
       ready->call().Answer(status);
     }
@@ -290,10 +303,14 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
   absl::Status reserved = services_.budget.Reserve(bytes);
   if (!reserved.ok()) return reserved;
 
+  const Operations operations =
+      AppendOperations(session->engine(layer), slice->span.count) +
+      AttendOperations(session->engine(layer), session->position(layer), queries->rows);
+  const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kStep, session, layer, *std::move(ticket),
             std::move(answered));
   session->EnterLane(
-      std::make_unique<StepJob>(std::move(call), *slice, *queries, *spec, bytes, response));
+      std::make_unique<StepJob>(std::move(call), *slice, *queries, *spec, bytes, response), place);
   return absl::OkStatus();
 }
 

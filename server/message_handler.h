@@ -1,11 +1,12 @@
 // Append, Attend and Step from arrival to the queue, the same for unary calls and streams: checks,
 // admission, and the job.
 //
-// Thread-safe. Every function returns soon: it parses, admits and enqueues, and waits for nothing.
-// It computes nothing but brief Attends (AttendJob::brief()), which it answers on the spot: to hand
-// one to a worker costs two changes of threads, several times its ten microseconds, and takes the
-// answers of a connection apart that gRPC would have sent together. `answered` is called exactly
-// once, at once for a refusal, otherwise from a worker; request and response live until then.
+// Thread-safe. Every function returns soon: it checks, admits and enqueues, and waits for nothing.
+// It computes only what is small (work.h). Brief Attends are always answered on the spot: to hand
+// one to a worker takes several times its ten microseconds, and takes the answers of a connection
+// apart that gRPC would have sent together. Other short messages are answered on the spot by an
+// idle server, one at a time, so that no message waits for more than that. `answered` is called
+// exactly once, before the function returns or from a worker; request and response live until then.
 #ifndef ATTND_SERVER_MESSAGE_HANDLER_H_
 #define ATTND_SERVER_MESSAGE_HANDLER_H_
 

@@ -30,6 +30,25 @@ void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::un
   if (wake) wake_.Signal();
 }
 
+void Scheduler::RunOrSubmit(const std::string& tenant, std::uint64_t session,
+                            std::unique_ptr<Job> job) {
+  bool idle = false;
+  {
+    MutexLock lock(&mutex_);
+    idle = jobs_ == 0;
+    if (idle) ++jobs_;
+  }
+  if (!idle) {
+    Submit(tenant, session, std::move(job));
+    return;
+  }
+  thread_local engine::Scratch scratch;
+  RunToEnd(*job, scratch);
+  job = nullptr;
+  MutexLock lock(&mutex_);
+  EndJob();
+}
+
 std::int64_t Scheduler::jobs() const {
   MutexLock lock(&mutex_);
   return jobs_;

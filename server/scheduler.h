@@ -46,6 +46,11 @@ class Scheduler {
   void Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // As Submit(), but runs the job here, to its end, if no other job is queued or running. For jobs
+  // that take less time than waking a worker is worth.
+  void RunOrSubmit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Jobs that were submitted and have not ended.
   std::int64_t jobs() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -139,7 +139,15 @@ bool Session::HasLabels(const google::protobuf::Map<std::string, std::string>& l
   });
 }
 
-void Session::EnterLane(std::unique_ptr<Job> job) {
+void Session::Start(std::unique_ptr<Job> job, Place place) {
+  if (place == Place::kHereIfIdle) {
+    scheduler_.RunOrSubmit(key_.tenant, flow_, std::move(job));
+  } else {
+    scheduler_.Submit(key_.tenant, flow_, std::move(job));
+  }
+}
+
+void Session::EnterLane(std::unique_ptr<Job> job, Place place) {
   {
     MutexLock lock(&mutex_);
     if (lane_taken_) {
@@ -148,7 +156,7 @@ void Session::EnterLane(std::unique_ptr<Job> job) {
     }
     lane_taken_ = true;
   }
-  scheduler_.Submit(key_.tenant, flow_, std::move(job));
+  Start(std::move(job), place);
 }
 
 void Session::LeaveLane() {

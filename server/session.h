@@ -95,12 +95,15 @@ class Session {
 
   // ---- Jobs
 
-  // Queues a job that only reads.
-  void Read(std::unique_ptr<Job> job) { scheduler_.Submit(key_.tenant, flow_, std::move(job)); }
+  // Where a job runs: on a worker, or on the calling thread if the scheduler is idle.
+  enum class Place { kWorker, kHereIfIdle };
 
-  // Queues a job that mutates, behind those that entered before. It calls LeaveLane() exactly once,
-  // when it has published or given up.
-  void EnterLane(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs or queues a job that only reads, or that holds the lane.
+  void Start(std::unique_ptr<Job> job, Place place);
+
+  // Runs a job that mutates, or queues it behind those that entered before. It calls LeaveLane()
+  // exactly once, when it has published or given up.
+  void EnterLane(std::unique_ptr<Job> job, Place place) ABSL_LOCKS_EXCLUDED(mutex_);
   void LeaveLane() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- For the job that holds the lane
