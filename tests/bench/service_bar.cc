@@ -4,6 +4,7 @@
 // Server and echo take turns, so that both meet the same disturbances; what counts is the median
 // over the turns.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.pb.h"
 #include "engine/layer_stream.h"
 #include "engine/linear/linear_engine.h"
@@ -138,30 +140,43 @@ double AppendSeconds(LoadClient& client, bool linear, int calls) {
 }  // namespace
 
 std::vector<Bar> AttendLatencyBars(const BenchOptions& options) {
+  constexpr int kWarmupCalls = 500;
   constexpr int kCalls = 1500;
-  const Servers servers;
-  LoadClient attnd(servers.attnd.address());
-  LoadClient echo(servers.echo.address());
-  const v1::AttendRequest request = MakeAttend(CreateFilled(attnd, true, kLinearTokens), 1);
-  double worst = 0;
-  for (const int concurrency : {1, 8}) {
-    std::vector<double> ratios;
-    std::vector<double> attnd_p50;
-    std::vector<double> echo_p50;
-    for (int round = -1; round < options.repetitions; ++round) {
-      const double attnd_seconds = Median(attnd.Attend(request, concurrency, kCalls));
-      const double echo_seconds = Median(echo.Attend(request, concurrency, kCalls));
-      if (round < 0) continue;  // warms up
-      attnd_p50.push_back(attnd_seconds);
-      echo_p50.push_back(echo_seconds);
-      ratios.push_back(attnd_seconds / echo_seconds);
+  constexpr std::array<int, 2> kConcurrency = {1, 8};
+  // gRPC's threads share the work of a connection in one of several ways, each of which lasts, with
+  // p50s from 110 to 280 us for the echo of 8 calls at a time: many rounds, each with new servers.
+  const int rounds = 3 * options.repetitions;
+  struct Numbers {
+    std::vector<double> attnd;
+    std::vector<double> echo;
+    std::vector<double> ratio;
+  };
+  std::array<Numbers, kConcurrency.size()> numbers;
+  for (int round = 0; round < rounds; ++round) {
+    const Servers servers;
+    LoadClient attnd(servers.attnd.address());
+    LoadClient echo(servers.echo.address());
+    const v1::AttendRequest request = MakeAttend(CreateFilled(attnd, true, kLinearTokens), 1);
+    for (std::size_t i = 0; i < kConcurrency.size(); ++i) {
+      attnd.Attend(request, kConcurrency[i], kWarmupCalls);
+      echo.Attend(request, kConcurrency[i], kWarmupCalls);
+      const double attnd_seconds = Median(attnd.Attend(request, kConcurrency[i], kCalls));
+      const double echo_seconds = Median(echo.Attend(request, kConcurrency[i], kCalls));
+      numbers[i].attnd.push_back(attnd_seconds);
+      numbers[i].echo.push_back(echo_seconds);
+      numbers[i].ratio.push_back(attnd_seconds / echo_seconds);
     }
-    std::printf("attend of 1 query, %d at a time: p50 %.1f us; echo %.1f us; ratio %.3f\n",
-                concurrency, Median(attnd_p50) * kMicros, Median(echo_p50) * kMicros,
-                Median(ratios));
-    worst = std::max(worst, Median(ratios));
   }
-  return {{"attend_one_query_of_echo", worst, kAttendTarget, true}};
+  std::vector<Bar> bars;
+  for (std::size_t i = 0; i < kConcurrency.size(); ++i) {
+    const double ratio = Median(numbers[i].ratio);
+    std::printf("attend of 1 query, %d at a time: p50 %.1f us; echo %.1f us; ratio %.3f\n",
+                kConcurrency[i], Median(numbers[i].attnd) * kMicros,
+                Median(numbers[i].echo) * kMicros, ratio);
+    bars.push_back(
+        {absl::StrCat("attend_one_query_of_echo_", kConcurrency[i]), ratio, kAttendTarget, true});
+  }
+  return bars;
 }
 
 std::vector<Bar> AppendLatencyBars(const BenchOptions& options) {
