@@ -269,6 +269,38 @@ TEST(Scheduler, TenantsShareTimeEvenlyHoweverManySessionsTheyHave) {
   EXPECT_LT(share, 0.6);
 }
 
+TEST(Scheduler, RunsAShortJobOnTheCallingThreadWhenNothingElseRuns) {
+  Scheduler scheduler(2, SystemClock());
+  std::thread::id ran;
+  std::int64_t jobs = 0;
+  scheduler.RunOrSubmit("t", 1, std::make_unique<Quanta>(3, [&](int) {
+                          ran = std::this_thread::get_id();
+                          jobs = scheduler.jobs();
+                        }));
+  EXPECT_EQ(ran, std::this_thread::get_id());
+  EXPECT_EQ(jobs, 1) << "it counts, so that a second one is queued and Stop() waits for it";
+  EXPECT_EQ(scheduler.jobs(), 0);
+}
+
+TEST(Scheduler, QueuesAShortJobBehindOthers) {
+  Scheduler scheduler(1, SystemClock());
+  Gate gate;
+  std::vector<int> order;  // of the one worker
+  std::thread::id ran;
+  scheduler.Submit("t", 1, std::make_unique<Quanta>(1, [&](int) {
+                     gate.Wait();
+                     order.push_back(1);
+                   }));
+  scheduler.RunOrSubmit("t", 2, std::make_unique<Quanta>(1, [&](int) {
+                          ran = std::this_thread::get_id();
+                          order.push_back(2);
+                        }));
+  gate.Open();
+  scheduler.Stop();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+  EXPECT_NE(ran, std::this_thread::get_id());
+}
+
 TEST(Scheduler, StopWaitsForJobsAndForTheJobsTheySubmit) {
   Scheduler scheduler(3, SystemClock());
   std::atomic<int> ended{0};
