@@ -45,6 +45,7 @@ struct Block {
   const float* values = nullptr;
   RowMask valid = 0;
   const float* features = nullptr;
+  const std::int32_t* exponents = nullptr;  // [H, 64], with features that are scaled
 };
 
 // The rows of an open block, shared between the layer states that see a prefix of them.
@@ -53,12 +54,16 @@ struct Block {
 // never again; a reader touches only rows below its state's count. So readers need no lock. Rows
 // that were never written are zeros.
 struct Tail {
-  Tail(const LayerShape& shape, std::int64_t feature_dim)
+  // `feature_dim` 0: the engine keeps no features; `scaled`: each row of them has an exponent.
+  Tail(const LayerShape& shape, std::int64_t feature_dim, bool scaled = false)
       : keys(kBlockTokens * shape.key_row()),
         values(kBlockTokens * shape.value_row()),
-        features(kBlockTokens * shape.kv_heads * feature_dim) {}
+        features(kBlockTokens * shape.kv_heads * feature_dim),
+        exponents(scaled ? kBlockTokens * shape.kv_heads : 0) {}
 
-  std::int64_t bytes() const { return keys.bytes() + values.bytes() + features.bytes(); }
+  std::int64_t bytes() const {
+    return keys.bytes() + values.bytes() + features.bytes() + exponents.bytes();
+  }
   // Of a tail before it is made.
   static std::int64_t Bytes(const LayerShape& shape, std::int64_t feature_dim) {
     return kBlockTokens * static_cast<std::int64_t>(sizeof(float)) *
@@ -68,6 +73,7 @@ struct Tail {
   AlignedBuffer<float> keys;      // [64, H, d_k]
   AlignedBuffer<float> values;    // [64, H, d_v]
   AlignedBuffer<float> features;  // [H, 64, feature_dim]; row i of a head is written with key row i
+  AlignedBuffer<std::int32_t> exponents;  // [H, 64]; a row's features are times 2^exponent
 };
 
 // What a reader sees of a Tail.

@@ -48,6 +48,7 @@ struct AnswerView {
   float* log_normalizers = nullptr;       // [n, Hq], exact
   float* numerators = nullptr;            // [n, Hq, d_v], linear
   float* denominators = nullptr;          // [n, Hq], linear
+  std::int32_t* exponents = nullptr;      // [n, Hq], linear: of numerators and denominators
   std::int64_t top_k = 0;                 // exact; 0: none
   std::int64_t* top_positions = nullptr;  // [n, Hq, top_k]
   float* top_weights = nullptr;           // [n, Hq, top_k]
@@ -61,10 +62,16 @@ struct QueryGroup {
   TailView tail;
   const float* queries = nullptr;  // [n, Hq, d_k], finite, not yet scaled
   std::int64_t count = 0;          // n
+  // [n], at least 0: where the queries stand in the stream. Null if the engine is not positional(),
+  // or causal, where each stands with its token.
+  const std::int64_t* positions = nullptr;
   bool causal = false;
   std::int64_t first_cut = 0;
 
   std::int64_t cut(std::int64_t query) const { return causal ? first_cut + query : tail.rows; }
+  std::int64_t position(std::int64_t query) const {
+    return causal ? sealed_tokens + first_cut + query - 1 : positions[query];
+  }
 };
 
 // Work on one QueryGroup, cut into quanta of about a millisecond at most.
@@ -94,6 +101,12 @@ class Engine {
   // Features per key and kv-head that EncodeKeys writes; 0: the engine reads the keys themselves.
   virtual std::int64_t feature_dim() const = 0;
 
+  // Whether each row of features comes with an exponent.
+  virtual bool scaled_features() const { return false; }
+
+  // Whether answers depend on the positions of queries.
+  virtual bool positional() const { return false; }
+
   // c of the definition: features of a key, without padding; d_k where there is no map.
   virtual std::int64_t map_dim() const { return shape().key_dim; }
 
@@ -102,11 +115,18 @@ class Engine {
   virtual void RoundToStorage(float* values, std::int64_t count) const = 0;
   virtual bool rounds_storage() const = 0;
 
-  // Writes the features of token rows [first, first + count) of a block: keys [count, H, d_k] into
-  // `features` [H, 64, feature_dim]. Masked rows (bits of `valid`, bit 0 is row `first`) become
-  // zeros.
-  virtual void EncodeKeys(const float* keys, RowMask valid, std::int64_t first, std::int64_t count,
-                          float* features) const = 0;
+  // Token rows [first, first + count) of the block that begins at position `block`.
+  struct KeyRows {
+    const float* keys = nullptr;  // [count, H, d_k]
+    RowMask valid = 0;            // bit 0 is row `first`
+    std::int64_t block = 0;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  // Writes the features of these rows into `features` [H, 64, feature_dim], and their exponents
+  // into `exponents` [H, 64] if scaled_features(). The features of masked rows become zeros.
+  virtual void EncodeKeys(const KeyRows& rows, float* features, std::int32_t* exponents,
+                          Scratch& scratch) const = 0;
 
   // A sealed state without tokens.
   virtual std::shared_ptr<SealedState> NewState() const = 0;

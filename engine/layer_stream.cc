@@ -48,7 +48,8 @@ SealedState& LayerDraft::OwnSealed() {
 absl::Status LayerDraft::SealTail(Scratch& scratch) {
   const Tail& tail = *state_.tail;
   const Block block = {tail.keys.data(), tail.values.data(), state_.tail_valid,
-                       engine_.feature_dim() > 0 ? tail.features.data() : nullptr};
+                       engine_.feature_dim() > 0 ? tail.features.data() : nullptr,
+                       engine_.scaled_features() ? tail.exponents.data() : nullptr};
   absl::Status sealed =
       engine_.Seal(OwnSealed(), state_.sealed_tokens, std::span(&block, 1), scratch);
   if (!sealed.ok()) return sealed;
@@ -71,7 +72,8 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
           StoredRows(engine_, batch, first + b * kBlockTokens, kBlockTokens, scratch);
       if (!rows.ok()) return rows.status();
       if (digester != nullptr) digester->Update(engine_, *rows);
-      sealed[static_cast<std::size_t>(b)] = {rows->keys, rows->values, rows->valid, nullptr};
+      sealed[static_cast<std::size_t>(b)] = {rows->keys, rows->values, rows->valid, nullptr,
+                                             nullptr};
     }
     absl::Status status =
         engine_.Seal(OwnSealed(), state_.sealed_tokens,
@@ -84,18 +86,22 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
   return absl::OkStatus();
 }
 
-void LayerDraft::WriteTail(const TokenRows& rows) {
+void LayerDraft::WriteTail(const TokenRows& rows, Scratch& scratch) {
   const LayerShape& shape = engine_.shape();
-  if (!state_.tail) state_.tail = std::make_shared<Tail>(shape, engine_.feature_dim());
-  Tail& tail = *state_.tail;
-  CopyRows(rows.keys, state_.tail_rows, rows.count, shape.key_row(), tail.keys);
-  CopyRows(rows.values, state_.tail_rows, rows.count, shape.value_row(), tail.values);
-  if (engine_.feature_dim() > 0) {
-    engine_.EncodeKeys(rows.keys, rows.valid, state_.tail_rows, rows.count, tail.features.data());
-  }
-  state_.tail_valid |= rows.valid << state_.tail_rows;
-  state_.tail_rows += rows.count;
+  if (!state_.tail)
+    state_.tail = {
+      state_.tail = std::make_shared<Tail>(shape, engine_.feature_dim(), engine_.scaled_features());
 }
+Tail& tail = *state_.tail;
+CopyRows(rows.keys, state_.tail_rows, rows.count, shape.key_row(), tail.keys);
+CopyRows(rows.values, state_.tail_rows, rows.count, shape.value_row(), tail.values);
+if (engine_.feature_dim() > 0) {
+  engine_.EncodeKeys({rows.keys, rows.valid, state_.sealed_tokens, state_.tail_rows, rows.count},
+                     tail.features.data(), tail.exponents.data(), scratch);
+}
+state_.tail_valid |= rows.valid << state_.tail_rows;
+state_.tail_rows += rows.count;
+}  // namespace attnd::engine
 
 absl::Status LayerDraft::Append(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                                 TokenDigester* digester, Scratch& scratch) {
@@ -117,7 +123,7 @@ absl::Status LayerDraft::Append(const TokenBatch& batch, std::int64_t first, std
     absl::StatusOr<TokenRows> rows = StoredRows(engine_, batch, first, now, scratch);
     if (!rows.ok()) return rows.status();
     if (digester != nullptr) digester->Update(engine_, *rows);
-    WriteTail(*rows);
+    WriteTail(*rows, scratch);
     first += now;
     count -= now;
   }
@@ -133,12 +139,14 @@ std::shared_ptr<const LayerState> LayerDraft::Finish() {
   return std::make_shared<const LayerState>(std::move(state_));
 }
 
-QueryGroup AttendGroup(const LayerState& state, const float* queries, std::int64_t count) {
+QueryGroup AttendGroup(const LayerState& state, const float* queries, std::int64_t count,
+                       const std::int64_t* positions) {
   QueryGroup group;
   group.sealed = state.sealed.get();
   group.sealed_tokens = state.sealed_tokens;
   group.tail = state.tail_view();
   group.queries = queries;
+  group.positions = positions;
   group.count = count;
   return group;
 }

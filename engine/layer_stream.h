@@ -69,7 +69,7 @@ class LayerDraft {
   absl::Status SealTail(Scratch& scratch);
   absl::Status SealBlocks(const TokenBatch& batch, std::int64_t first, std::int64_t blocks,
                           TokenDigester* digester, Scratch& scratch);
-  void WriteTail(const TokenRows& rows);
+  void WriteTail(const TokenRows& rows, Scratch& scratch);
   SealedState& OwnSealed();
 
   const Engine& engine_;
@@ -78,7 +78,8 @@ class LayerDraft {
 };
 
 // The queries of an Attend: each sees all tokens of `state`. Borrows from it.
-QueryGroup AttendGroup(const LayerState& state, const float* queries, std::int64_t count);
+QueryGroup AttendGroup(const LayerState& state, const float* queries, std::int64_t count,
+                       const std::int64_t* positions = nullptr);
 
 // The queries of the `count` newest tokens of `state`, all of its open block: query i sees the
 // tokens up to and including its own. Borrows from it.

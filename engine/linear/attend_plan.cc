@@ -7,6 +7,7 @@
 #include "engine/gemm.h"
 #include "engine/linear/denominator_guard.h"
 #include "engine/linear/linear_engine.h"
+#include "engine/linear/row_exponents.h"
 #include "engine/linear/row_loops.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/transpose.h"
@@ -73,7 +74,8 @@ void LinearAttendPlan::ForRows(const Tile& tile, const Use& use) const {
 }
 
 // phi(scale * q) of the tile's rows, [padded_rows x features].
-const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Scratch& scratch) const {
+const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Exponents& exponents,
+                                             Scratch& scratch) const {
   const LayerShape& shape = engine_.shape();
   const std::int64_t d = shape.key_dim;
   const std::int64_t ld = engine_.dims().features;
@@ -85,7 +87,7 @@ const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Scratch& scratch)
       ScaleRow(group_.queries + query * shape.query_row() + query_head * d, shape.scale,
                scaled + i * d, d);
     });
-    engine_.map().MapQueries(scaled, d, tile.rows, features, ld);
+    MapTile(tile, scaled, features, exponents, scratch);
   }
   const std::int64_t c = engine_.map().feature_dim();
   for (std::int64_t i = 0; c < ld && i < tile.rows; ++i) {
@@ -95,9 +97,44 @@ const float* LinearAttendPlan::QueryFeatures(const Tile& tile, Scratch& scratch)
   return features;
 }
 
+// Maps all rows at once, or, where heads have parameters of their own, those of each query head.
+void LinearAttendPlan::MapTile(const Tile& tile, const float* scaled, float* features,
+                               Exponents& exponents, Scratch& scratch) const {
+  const FeatureMap& map = engine_.map();
+  const std::int64_t d = engine_.shape().key_dim;
+  const std::int64_t ld = engine_.dims().features;
+  std::array<std::int64_t, kGemmMaxRows> positions;
+  if (map.positional()) {
+    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+      positions[static_cast<std::size_t>(i)] = group_.position(query);
+    });
+  }
+  if (!map.per_head()) {
+    map.MapQueries({scaled, d, tile.rows, 0, map.positional() ? positions.data() : nullptr},
+                   {features, ld, exponents.data()}, scratch);
+    return;
+  }
+  ForRows(tile, [&](std::int64_t i, std::int64_t, std::int64_t query_head) {
+    map.MapQueries(
+        {scaled + i * d, d, 1, query_head, map.positional() ? positions.data() + i : nullptr},
+        {features + i * ld, ld, exponents.data() + i}, scratch);
+  });
+}
+
+void LinearAttendPlan::VisibleExponents(const Tile& tile, Exponents& exponents) const {
+  const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
+  const std::int32_t* tail = group_.tail.rows == 0
+                                 ? nullptr
+                                 : group_.tail.tail->exponents.data() + tile.head * kBlockTokens;
+  ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+    exponents[static_cast<std::size_t>(i)] =
+        std::max(sealed.exponent(tile.head), LargestExponent(tail, VisibleTail(query)));
+  });
+}
+
 // sums [padded_rows x summary_columns] (+)= a [V | 1].
-void LinearAttendPlan::AddTail(const Tile& tile, const float* features, bool accumulate,
-                               float* sums, Scratch& scratch) const {
+void LinearAttendPlan::AddTail(const Tile& tile, const float* features, const Exponents& visible,
+                               bool accumulate, float* sums, Scratch& scratch) const {
   const LinearDims& dims = engine_.dims();
   const LayerShape& shape = engine_.shape();
   const std::int64_t rows = tile.tail_rows;
@@ -124,16 +161,24 @@ void LinearAttendPlan::AddTail(const Tile& tile, const float* features, bool acc
   float* scores = scratch.Take(tile.padded_rows * kBlockTokens);
   GemmNN(tile.padded_rows, width, dims.features, features, dims.features, keys_t, kBlockTokens,
          /*accumulate=*/false, scores, kBlockTokens);
+  const bool scaled = engine_.scaled_features();
   ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-    const RowMask visible = VisibleTail(query);
-    if (visible != FirstRows(width)) KeepColumns(visible, width, scores + i * kBlockTokens);
+    const RowMask rows_seen = VisibleTail(query);
+    float* row = scores + i * kBlockTokens;
+    if (rows_seen != FirstRows(width)) KeepColumns(rows_seen, width, row);
+    if (!scaled) return;
+    const std::int32_t* exponents = group_.tail.tail->exponents.data() + tile.head * kBlockTokens;
+    for (RowMask left = rows_seen; left != 0; left &= left - 1) {
+      const int j = std::countr_zero(left);
+      row[j] *= ExponentFactor(exponents[j], visible[static_cast<std::size_t>(i)]);
+    }
   });
   GemmNN(tile.padded_rows, dims.summary_columns, width, scores, kBlockTokens, values,
          dims.summary_columns, accumulate, sums, dims.summary_columns);
 }
 
-void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head,
-                                const float* sums) const {
+void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head, const float* sums,
+                                std::int32_t exponent) const {
   const LayerShape& shape = engine_.shape();
   const std::int64_t dv = shape.value_dim;
   const std::int64_t index = query * shape.query_heads + query_head;
@@ -149,6 +194,11 @@ void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head,
     const float divisor = guarded.divisor > 0 ? guarded.divisor : 1.0F;
     bool finite = std::isfinite(sums[dv]) && std::isfinite(divisor);
     finite = DivideRow(sums, divisor, dv, output) && finite;
+    // A normalised output's powers of two cancel.
+    for (std::int64_t i = 0; exponent != 0 && !engine_.config().normalized && i < dv; ++i) {
+      output[i] = std::ldexp(output[i], exponent);
+      finite = finite && std::isfinite(output[i]);
+    }
     if (numerator != nullptr) finite = DivideRow(sums, 1.0F, dv, numerator) && finite;
     if (!finite) guarded = {0.0F, RowFlag::kOverflow};
   }
@@ -158,6 +208,7 @@ void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head,
   if (answer_.denominators != nullptr) {
     answer_.denominators[index] = no_sums ? 0.0F : sums[dv] + 0.0F;
   }
+  if (answer_.exponents != nullptr) answer_.exponents[index] = no_sums ? 0 : exponent;
   if (answer_.flags != nullptr) answer_.flags[index] = static_cast<std::uint8_t>(guarded.flag);
 }
 
@@ -168,20 +219,32 @@ bool LinearAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
   const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
   const bool any_sealed = sealed.unmasked() > 0;
 
-  const float* features = QueryFeatures(tile, scratch);
+  Exponents query_exponents = {};
+  Exponents visible = {};
+  const float* features = QueryFeatures(tile, query_exponents, scratch);
+  const bool scaled = engine_.scaled_features();
+  if (scaled) VisibleExponents(tile, visible);
   float* sums = scratch.Take(tile.padded_rows * dims.summary_columns);
   if (any_sealed) {
     GemmNN(tile.padded_rows, dims.summary_columns, dims.features, features, dims.features,
            sealed.summary(tile.head), dims.summary_columns, /*accumulate=*/false, sums,
            dims.summary_columns);
   }
+  for (std::int64_t i = 0; scaled && any_sealed && i < tile.rows; ++i) {
+    float* row = sums + i * dims.summary_columns;
+    const std::int32_t largest = visible[static_cast<std::size_t>(i)];
+    ScaleRow(row, ExponentFactor(sealed.exponent(tile.head), largest), row, dims.summary_columns);
+  }
   if (tile.tail_rows > 0) {
-    AddTail(tile, features, any_sealed, sums, scratch);
+    AddTail(tile, features, visible, any_sealed, sums, scratch);
   } else if (!any_sealed) {
     std::fill_n(sums, tile.padded_rows * dims.summary_columns, 0.0F);
   }
   ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
-    WriteRow(query, query_head, sums + i * dims.summary_columns);
+    const auto row = static_cast<std::size_t>(i);
+    const bool any = scaled && visible[row] != kNoExponent;
+    WriteRow(query, query_head, sums + i * dims.summary_columns,
+             any ? query_exponents[row] + visible[row] : 0);
   });
   return true;
 }

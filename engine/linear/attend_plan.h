@@ -5,8 +5,12 @@
 //   a_j     = f . phi(k_j)            chain over the c features, for visible unmasked tail rows j,
 //                                     +0 for all others
 //   [N | D] = [N | D] + a [V | 1]     one chain over the tail rows, added once
-// and then the guard (denominator_guard.h). Terms with a_j = +0 do not change a chain's bits (up to
-// the sign of a zero, and results have + 0 added), so the tail may be computed 16, 32, 48 or 64
+// and then the guard (denominator_guard.h). Where features are scaled (row_exponents.h), E is the
+// largest exponent among the sealed tokens and the visible tail rows, a_j is multiplied by
+// 2^(exponent of k_j - E) and the first product by 2^(exponent of [S | Z] - E), and numerator and
+// denominator are times 2^(E + exponent of q), which the guard does not see: it judges the
+// denominator in units of the largest feature. Terms with a_j = +0 do not change a chain's bits (up
+// to the sign of a zero, and results have + 0 added), so the tail may be computed 16, 32, 48 or 64
 // wide. Where no unmasked token is sealed [S | Z] is zero and its product is left out.
 //
 // A chain is one kv-head and a tile of (query, head in group) rows, query-major, and one quantum.
@@ -19,9 +23,11 @@
 #ifndef ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_
 #define ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_
 
+#include <array>
 #include <cstdint>
 
 #include "engine/engine.h"
+#include "engine/gemm.h"
 
 namespace attnd::engine {
 
@@ -56,10 +62,18 @@ class LinearAttendPlan final : public AttendPlan {
   template <typename Use>
   void ForRows(const Tile& tile, const Use& use) const;
 
-  const float* QueryFeatures(const Tile& tile, Scratch& scratch) const;
-  void AddTail(const Tile& tile, const float* features, bool accumulate, float* sums,
+  // By row of a tile.
+  using Exponents = std::array<std::int32_t, kGemmMaxRows>;
+
+  const float* QueryFeatures(const Tile& tile, Exponents& exponents, Scratch& scratch) const;
+  void MapTile(const Tile& tile, const float* scaled, float* features, Exponents& exponents,
                Scratch& scratch) const;
-  void WriteRow(std::int64_t query, std::int64_t query_head, const float* sums) const;
+  // The largest exponent that each row sees.
+  void VisibleExponents(const Tile& tile, Exponents& exponents) const;
+  void AddTail(const Tile& tile, const float* features, const Exponents& visible, bool accumulate,
+               float* sums, Scratch& scratch) const;
+  void WriteRow(std::int64_t query, std::int64_t query_head, const float* sums,
+                std::int32_t exponent) const;
 
   const LinearEngine& engine_;
   std::int64_t tile_rows_;

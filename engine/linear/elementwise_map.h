@@ -20,24 +20,22 @@ class ElementwiseMap final : public FeatureMap {
   std::int64_t feature_dim() const override { return dim_; }
   KernelSign sign() const override { return sign_; }
 
-  void MapKeys(const float* rows, std::int64_t stride, std::int64_t n, float* features,
-               std::int64_t feature_stride) const override {
-    Map(rows, stride, n, features, feature_stride);
+  void MapKeys(const MapRows& rows, const MapFeatures& out, Scratch& /*scratch*/) const override {
+    Map(rows, out);
   }
-  void MapQueries(const float* rows, std::int64_t stride, std::int64_t n, float* features,
-                  std::int64_t feature_stride) const override {
-    Map(rows, stride, n, features, feature_stride);
+  void MapQueries(const MapRows& rows, const MapFeatures& out,
+                  Scratch& /*scratch*/) const override {
+    Map(rows, out);
   }
 
  private:
-  void Map(const float* rows, std::int64_t stride, std::int64_t n, float* features,
-           std::int64_t feature_stride) const {
-    if (stride == dim_ && feature_stride == dim_) {
-      apply_(rows, features, n * dim_);
+  void Map(const MapRows& rows, const MapFeatures& out) const {
+    if (rows.stride == dim_ && out.stride == dim_) {
+      apply_(rows.rows, out.features, rows.count * dim_);
       return;
     }
-    for (std::int64_t i = 0; i < n; ++i) {
-      apply_(rows + i * stride, features + i * feature_stride, dim_);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      apply_(rows.rows + i * rows.stride, out.features + i * out.stride, dim_);
     }
   }
 

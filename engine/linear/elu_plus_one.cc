@@ -11,9 +11,9 @@
 
 namespace attnd::engine {
 
-FeatureMapOr MakeEluPlusOne(const FeatureMapConfig& config, std::int64_t key_dim) {
-  if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kPositive,
+FeatureMapOr MakeEluPlusOne(const FeatureMapConfig& config, const LayerShape& shape) {
+  if (absl::Status status = RejectParameters(config, kNoParameter); !status.ok()) return status;
+  return MakeElementwiseMap(shape.key_dim, KernelSign::kPositive,
                             [](const float* x, float* y, std::int64_t n) { EluPlusOne(x, y, n); });
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/gemm.h"
+#include "engine/linear/row_exponents.h"
 #include "engine/linear/row_loops.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/totals.h"
@@ -33,6 +34,39 @@ PaddedValues PadValues(const LinearDims& dims, const HeadRows& rows, Scratch& sc
   return {padded, dims.value_columns};
 }
 
+// A block's rows brought to one exponent, and the factors with which its sums and the totals before
+// it enter the new totals.
+struct Aligned {
+  HeadRows rows;
+  std::int32_t exponent = kNoExponent;  // of the new totals
+  double block_factor = 1.0;
+  double totals_factor = 1.0;
+};
+
+Aligned AlignRows(const LinearDims& dims, const HeadRows& rows, std::int32_t totals_exponent,
+                  Scratch& scratch) {
+  Aligned aligned;
+  aligned.rows = rows;
+  if (rows.exponents == nullptr) return aligned;
+  const std::int32_t block_exponent = LargestExponent(rows.exponents, rows.valid);
+  aligned.exponent = std::max(block_exponent, totals_exponent);
+  if (block_exponent == kNoExponent) return aligned;  // all rows are zeros
+  float* features = scratch.Take(rows.rows * dims.features);
+  for (std::int64_t t = 0; t < rows.rows; ++t) {
+    const bool valid = (rows.valid >> t & 1) != 0;
+    const float factor = valid ? ExponentFactor(rows.exponents[t], block_exponent) : 0.0F;
+    ScaleRow(rows.features + t * dims.features, factor, features + t * dims.features,
+             dims.features);
+  }
+  aligned.rows.features = features;
+  aligned.block_factor = ExponentFactorF64(block_exponent, aligned.exponent);
+  // Without totals any factor is right: they are zeros.
+  if (totals_exponent != kNoExponent) {
+    aligned.totals_factor = ExponentFactorF64(totals_exponent, aligned.exponent);
+  }
+  return aligned;
+}
+
 // The sums of the rows in the layout of the totals. Returns their largest magnitude, NaN or
 // infinity where one is not finite. A feature that is not finite makes its Z so.
 float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch& scratch) {
@@ -53,14 +87,21 @@ float MaxRounded(const LinearDims& dims, const double* totals, Scratch& scratch)
 bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, LinearState& state,
               Scratch& scratch) {
   const Scratch::Frame frame(scratch);
+  const Aligned aligned = AlignRows(dims, rows, state.exponent(head), scratch);
   float* sums = scratch.Take(dims.totals());
-  const float max_sum = SumRows(dims, rows, sums, scratch);
+  const float max_sum = SumRows(dims, aligned.rows, sums, scratch);
   if (!std::isfinite(max_sum)) return false;
-  AddToTotals(sums, state.totals(head), dims.totals());
+  double* totals = state.totals(head);
   double& bound = state.bound(head);
+  if (aligned.totals_factor != 1.0) {
+    for (std::int64_t i = 0; i < dims.totals(); ++i) totals[i] *= aligned.totals_factor;
+    bound *= aligned.totals_factor;
+  }
+  state.exponent(head) = aligned.exponent;
+  AddToTotals(sums, aligned.block_factor, totals, dims.totals());
   bound = (bound + static_cast<double>(max_sum)) * kSlack;
   if (bound < kLimit) return true;
-  const float max_total = MaxRounded(dims, state.totals(head), scratch);
+  const float max_total = MaxRounded(dims, totals, scratch);
   bound = static_cast<double>(max_total) * kSlack;
   return std::isfinite(max_total);
 }
@@ -82,12 +123,15 @@ void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state)
 bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head,
                  const LinearState& state, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
+  const Aligned aligned = AlignRows(dims, rows, state.exponent(head), scratch);
   float* sums = scratch.Take(dims.totals());
-  if (!std::isfinite(SumRows(dims, rows, sums, scratch))) return false;
+  if (!std::isfinite(SumRows(dims, aligned.rows, sums, scratch))) return false;
   if (!state.has_sums()) return true;
   const double* totals = state.totals(head);
   for (std::int64_t i = 0; i < dims.totals(); ++i) {
-    if (!std::isfinite(static_cast<float>(totals[i] + static_cast<double>(sums[i])))) return false;
+    const double total =
+        totals[i] * aligned.totals_factor + static_cast<double>(sums[i]) * aligned.block_factor;
+    if (!std::isfinite(static_cast<float>(total))) return false;
   }
   return true;
 }
@@ -95,8 +139,8 @@ bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head
 bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
                        std::int64_t head, const LinearState& state) {
   const auto max_feature = static_cast<double>(MaxAbs(rows.features, rows.rows * dims.features));
-  // A chain of at most 64 roundings exceeds the exact sum of magnitudes by far less than 1 %. NaN
-  // compares false.
+  // Scaling to a common exponent only makes numbers smaller. A chain of at most 64 roundings
+  // exceeds the exact sum of magnitudes by far less than 1 %. NaN compares false.
   const double max_sum = 1.01 * static_cast<double>(rows.rows) * max_feature *
                          std::max(1.0, static_cast<double>(max_value));
   return state.bound(head) + max_sum < kLimit;

@@ -3,7 +3,9 @@
 // The definition, which fixes the bits: a block's sums are f32 chains in token order,
 //   S_block(i, j) = fma(phi(k_t)_i, v_t_j, S_block(i, j)),  Z_block(i) = Z_block(i) + phi(k_t)_i,
 // they are added to the f64 totals block by block, and the totals are rounded to f32 by
-// RoundSummary(). It does not matter in how many calls blocks arrive.
+// RoundSummary(). It does not matter in how many calls blocks arrive. Where features are scaled
+// (row_exponents.h) the block's sums take the largest exponent of its rows, and the totals the
+// largest of all blocks.
 //
 // Any thread; the state belongs to the caller.
 #ifndef ATTND_ENGINE_LINEAR_FOLD_H_
@@ -23,6 +25,8 @@ struct HeadRows {
   const float* features = nullptr;
   const float* values = nullptr;
   std::int64_t value_stride = 0;
+  RowMask valid = 0;                        // unmasked rows
+  const std::int32_t* exponents = nullptr;  // of each row; null: features are not scaled
 };
 
 // Adds the rows to the head's totals. False, leaving the totals unusable, where a feature, a sum or

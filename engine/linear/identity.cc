@@ -10,9 +10,9 @@
 
 namespace attnd::engine {
 
-FeatureMapOr MakeIdentity(const FeatureMapConfig& config, std::int64_t key_dim) {
-  if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kSigned,
+FeatureMapOr MakeIdentity(const FeatureMapConfig& config, const LayerShape& shape) {
+  if (absl::Status status = RejectParameters(config, kNoParameter); !status.ok()) return status;
+  return MakeElementwiseMap(shape.key_dim, KernelSign::kSigned,
                             [](const float* x, float* y, std::int64_t n) {
                               std::memcpy(y, x, static_cast<std::size_t>(n) * sizeof(float));
                             });

@@ -34,13 +34,15 @@ class LinearEngine final : public Engine {
   // c rounded up to a multiple of 16; the features beyond c are zeros.
   std::int64_t feature_dim() const override { return dims_.features; }
   std::int64_t map_dim() const override { return map_->feature_dim(); }
+  bool scaled_features() const override { return map_->scaled(); }
+  bool positional() const override { return map_->positional(); }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}
   bool rounds_storage() const override { return false; }
 
-  void EncodeKeys(const float* keys, RowMask valid, std::int64_t first, std::int64_t count,
-                  float* features) const override;
+  void EncodeKeys(const KeyRows& rows, float* features, std::int32_t* exponents,
+                  Scratch& scratch) const override;
   std::shared_ptr<SealedState> NewState() const override;
   std::shared_ptr<SealedState> Clone(const SealedState& state) const override;
 
@@ -58,8 +60,9 @@ class LinearEngine final : public Engine {
   std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
 
  private:
-  // Features of `count` key rows of one head, rows of masked tokens zeros.
-  void EncodeHead(const float* keys, RowMask valid, std::int64_t count, float* features) const;
+  // Features of the rows' keys of one head, [count x features]; those of masked tokens are zeros.
+  void EncodeHead(const KeyRows& rows, std::int64_t head, float* features, std::int32_t* exponents,
+                  Scratch& scratch) const;
 
   LayerShape shape_;
   LinearConfig config_;

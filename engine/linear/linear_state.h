@@ -17,6 +17,7 @@
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
 #include "engine/engine.h"
+#include "engine/linear/row_exponents.h"
 #include "engine/tensor.h"
 
 namespace attnd::engine {
@@ -43,18 +44,22 @@ class LinearState final : public SealedState {
   // Without tokens, and without memory for sums: a session of many wide layers costs nothing before
   // its layers hold a complete block.
   LinearState(std::int64_t kv_heads, const LinearDims& dims)
-      : dims_(dims), bounds_(static_cast<std::size_t>(kv_heads), 0.0) {}
+      : dims_(dims),
+        bounds_(static_cast<std::size_t>(kv_heads), 0.0),
+        exponents_(static_cast<std::size_t>(kv_heads), kNoExponent) {}
   LinearState(const LinearState& other)
       : SealedState(other),
         dims_(other.dims_),
         totals_(AlignedBuffer<double>::CopyOf(other.totals_)),
         summary_(AlignedBuffer<float>::CopyOf(other.summary_)),
         bounds_(other.bounds_),
+        exponents_(other.exponents_),
         unmasked_(other.unmasked_) {}
   LinearState& operator=(const LinearState&) = delete;
 
   std::int64_t bytes() const override {
-    return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double)) +
+    return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double) +
+                                     exponents_.size() * sizeof(std::int32_t)) +
            totals_.bytes() + summary_.bytes();
   }
 
@@ -79,6 +84,13 @@ class LinearState final : public SealedState {
   double& bound(std::int64_t head) { return bounds_[static_cast<std::size_t>(head)]; }
   double bound(std::int64_t head) const { return bounds_[static_cast<std::size_t>(head)]; }
 
+  // Of scaled features: a head's totals and summary are times 2 to this power. kNoExponent without
+  // unmasked tokens, and with features that are not scaled.
+  std::int32_t& exponent(std::int64_t head) { return exponents_[static_cast<std::size_t>(head)]; }
+  std::int32_t exponent(std::int64_t head) const {
+    return exponents_[static_cast<std::size_t>(head)];
+  }
+
   // Unmasked tokens folded in.
   std::int64_t unmasked() const { return unmasked_; }
   void AddUnmasked(std::int64_t tokens) { unmasked_ += tokens; }
@@ -88,6 +100,7 @@ class LinearState final : public SealedState {
   AlignedBuffer<double> totals_;
   AlignedBuffer<float> summary_;
   std::vector<double> bounds_;
+  std::vector<std::int32_t> exponents_;
   std::int64_t unmasked_ = 0;
 };
 

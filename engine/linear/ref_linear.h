@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "engine/linear/feature_map.h"
+#include "engine/linear/row_exponents.h"
 
 namespace attnd::engine {
 
 class RefLinearHead {
  public:
   // The map must outlive this.
-  RefLinearHead(const FeatureMap& map, std::int64_t key_dim, std::int64_t value_dim);
+  RefLinearHead(const FeatureMap& map, std::int64_t key_dim, std::int64_t value_dim,
+                std::int64_t kv_head = 0);
 
   // key [d_k], value [d_v]; a masked token takes a place in its block and adds nothing.
   void Append(const float* key, const float* value, bool masked);
@@ -24,16 +26,19 @@ class RefLinearHead {
   struct Answer {
     std::vector<float> numerator;  // [d_v]
     float denominator = 0;
-    bool empty = true;  // no unmasked token
+    std::int32_t exponent = 0;  // numerator and denominator are times 2 to this power
+    bool empty = true;          // no unmasked token
   };
-  // The answer over all tokens so far, before the guard. query [d_k], already scaled.
-  Answer Query(const float* query) const;
+  // The answer over all tokens so far, before the guard, to a query of `query_head` that stands at
+  // `position`. query [d_k], already scaled.
+  Answer Query(const float* query, std::int64_t query_head = 0, std::int64_t position = 0) const;
 
  private:
   struct Token {
     std::vector<float> features;
     std::vector<float> columns;  // value, then 1
-    bool masked;
+    std::int32_t exponent = kNoExponent;
+    bool masked = false;
   };
 
   void Seal();
@@ -41,9 +46,13 @@ class RefLinearHead {
   const FeatureMap& map_;
   std::int64_t key_dim_;
   std::int64_t value_dim_;
-  std::vector<double> totals_;  // [c, d_v + 1]
-  std::vector<Token> tail_;     // the open block
+  std::int64_t kv_head_;
+  std::int64_t position_ = 0;
+  std::vector<double> totals_;  // [c, d_v + 1], times 2^totals_exponent_
+  std::int32_t totals_exponent_ = kNoExponent;
+  std::vector<Token> tail_;  // the open block
   bool any_sealed_ = false;
+  mutable Scratch scratch_;
 };
 
 }  // namespace attnd::engine

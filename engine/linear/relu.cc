@@ -14,14 +14,15 @@
 
 namespace attnd::engine {
 
-FeatureMapOr MakeRelu(const FeatureMapConfig& config, std::int64_t key_dim) {
+FeatureMapOr MakeRelu(const FeatureMapConfig& config, const LayerShape& shape) {
+  if (absl::Status status = RejectParameters(config, kEpsilon); !status.ok()) return status;
   const float epsilon = config.epsilon;
   if (!(std::isfinite(epsilon) && epsilon >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("feature_map.epsilon is ", epsilon, "; it must be finite and at least 0"));
   }
   return MakeElementwiseMap(
-      key_dim, epsilon > 0 ? KernelSign::kPositive : KernelSign::kNonNegative,
+      shape.key_dim, epsilon > 0 ? KernelSign::kPositive : KernelSign::kNonNegative,
       [epsilon](const float* x, float* y, std::int64_t n) { Relu(x, epsilon, y, n); });
 }
 

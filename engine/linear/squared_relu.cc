@@ -9,9 +9,9 @@
 
 namespace attnd::engine {
 
-FeatureMapOr MakeSquaredRelu(const FeatureMapConfig& config, std::int64_t key_dim) {
-  if (absl::Status status = RejectEpsilon(config); !status.ok()) return status;
-  return MakeElementwiseMap(key_dim, KernelSign::kNonNegative,
+FeatureMapOr MakeSquaredRelu(const FeatureMapConfig& config, const LayerShape& shape) {
+  if (absl::Status status = RejectParameters(config, kNoParameter); !status.ok()) return status;
+  return MakeElementwiseMap(shape.key_dim, KernelSign::kNonNegative,
                             [](const float* x, float* y, std::int64_t n) { SquaredRelu(x, y, n); });
 }
 

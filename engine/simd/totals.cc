@@ -19,15 +19,15 @@ using F64 = hn::ScalableTag<double>;
 using F32Half = hn::Rebind<float, F64>;
 constexpr std::int64_t kLanes = hn::MaxLanes(F64());
 
-void AddToTotalsImpl(const float* block, double* totals, std::int64_t n) {
+void AddToTotalsImpl(const float* block, double factor, double* totals, std::int64_t n) {
   const F64 d;
   const F32Half d32;
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    hn::StoreU(hn::Add(hn::LoadU(d, totals + i), hn::PromoteTo(d, hn::LoadU(d32, block + i))), d,
-               totals + i);
+    const auto scaled = hn::Mul(hn::PromoteTo(d, hn::LoadU(d32, block + i)), hn::Set(d, factor));
+    hn::StoreU(hn::Add(hn::LoadU(d, totals + i), scaled), d, totals + i);
   }
-  for (; i < n; ++i) totals[i] += static_cast<double>(block[i]);
+  for (; i < n; ++i) totals[i] += static_cast<double>(block[i]) * factor;
 }
 
 void RoundTotalsImpl(const double* totals, float* out, std::int64_t n) {
@@ -47,8 +47,8 @@ namespace attnd::engine {
 HWY_EXPORT(AddToTotalsImpl);
 HWY_EXPORT(RoundTotalsImpl);
 
-void AddToTotals(const float* block, double* totals, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(AddToTotalsImpl)(block, totals, n);
+void AddToTotals(const float* block, double factor, double* totals, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddToTotalsImpl)(block, factor, totals, n);
 }
 
 float RoundTotals(const double* totals, float* out, std::int64_t n) {

@@ -8,8 +8,9 @@
 
 namespace attnd::engine {
 
-// totals[i] += block[i], exactly rounded in f64.
-void AddToTotals(const float* block, double* totals, std::int64_t n);
+// totals[i] += factor * block[i] in f64, for a power of two `factor` at most 1, so that the product
+// is exact.
+void AddToTotals(const float* block, double factor, double* totals, std::int64_t n);
 
 // out[i] = totals[i] rounded to nearest even. Returns max |out[i]| (0 for n = 0): +inf if a total
 // exceeds f32's range, NaN if any is NaN.

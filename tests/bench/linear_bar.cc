@@ -75,7 +75,7 @@ Bar AppendBar(const BenchOptions& options, const engine::Engine& linear, const D
   std::vector<double> totals(sums.size());
   const double fold = MedianSeconds(options, [&] {
     for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
-      engine::AddToTotals(sums.data(), totals.data(), kTotals);
+      engine::AddToTotals(sums.data(), 1.0, totals.data(), kTotals);
     }
     engine::RoundTotals(totals.data(), sums.data(), kTotals);
   });

@@ -17,7 +17,7 @@ TEST(Totals, AddAndRoundAtEveryLength) {
     const std::vector<float> block = RandomValues(n, 1);
     const std::vector<float> start = RandomValues(n + 1, 2, 1e6F);
     std::vector<double> totals(start.begin(), start.end());
-    AddToTotals(block.data(), totals.data(), n);
+    AddToTotals(block.data(), 1.0, totals.data(), n);
     std::vector<float> out(size + 1, -7.0F);
     const float largest = RoundTotals(totals.data(), out.data(), n);
     float expected_largest = 0.0F;
@@ -37,7 +37,7 @@ TEST(Totals, SmallAddendsAreNotLostInALargeTotal) {
   // In f32 the total would stay 2^24.
   double total = 0x1p24;
   const float one = 1.0F;
-  for (int i = 0; i < 1000; ++i) AddToTotals(&one, &total, 1);
+  for (int i = 0; i < 1000; ++i) AddToTotals(&one, 1.0, &total, 1);
   EXPECT_EQ(total, 0x1p24 + 1000);
 }
 
