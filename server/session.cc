@@ -221,29 +221,29 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
                               engine::Message message,
                               std::shared_ptr<const v1::StepResponse> answer) {
   const std::int64_t answer_bytes = answer ? static_cast<std::int64_t>(answer->SpaceUsedLong()) : 0;
-  std::vector<std::function<void(const absl::Status&)>> ready;
+  std::map<WaitId, Wait> ready;
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
+    const engine::Digest digest = message.digest;
+    // The last thing that takes memory: what follows cannot fail halfway.
+    log_.Remember(std::move(message));
     for (auto& [layer, state] : states) {
       const auto index = static_cast<std::size_t>(layer);
       layer_bytes_[index] = state->bytes();
       states_[index].swap(state);
-      last_steps_[index] = {message.digest, answer, answer_bytes};
+      last_steps_[index] = {digest, answer, answer_bytes};
     }
-    log_.Remember(std::move(message));
     Account();
     for (auto wait = waits_.begin(); wait != waits_.end();) {
       const auto index = static_cast<std::size_t>(wait->second.layer);
-      if (states_[index]->position() >= wait->second.position) {
-        ready.push_back(std::move(wait->second.ready));
-        wait = waits_.erase(wait);
-      } else {
-        ++wait;
+      const auto reached = wait++;
+      if (states_[index]->position() >= reached->second.position) {
+        ready.insert(waits_.extract(reached));
       }
     }
   }
-  for (const auto& wake : ready) wake(absl::OkStatus());
+  for (const auto& [id, wait] : ready) wait.ready(absl::OkStatus());
   return absl::OkStatus();
 }
 
