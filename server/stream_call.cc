@@ -101,7 +101,10 @@ bool StreamCall::IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) {
   return now_nanos - write_start_nanos_ >= (finished_ ? 2 : 1) * patience_nanos;
 }
 
+void StreamCall::HoldToEnd() { held_ = HeldCall(context_); }
+
 void StreamCall::EndStuck() {
+  const HeldCall held = std::move(held_);
   bool finished = false;
   {
     MutexLock lock(&mutex_);
@@ -109,7 +112,7 @@ void StreamCall::EndStuck() {
     stuck_ = true;
   }
   if (finished) {
-    context_.TryCancel();
+    held.Cancel();
     return;
   }
   // What is being handled, a wait perhaps, has no reader.

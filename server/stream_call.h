@@ -25,6 +25,8 @@
 #include "attnd/v1/attention.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "server/call.h"
+#include "server/call_context.h"
+#include "server/call_registry.h"
 #include "server/message_handler.h"
 #include "server/mutex.h"
 #include "server/session_table.h"
@@ -58,6 +60,7 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   void OnDone() override;
   void Drain() override;
   bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override;
+  void HoldToEnd() override;
   void EndStuck() override;
 
   // Starts what is due: a write, a read. Returns the status to end with if the stream is over,
@@ -86,6 +89,7 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   const std::int64_t start_nanos_;
   const std::int64_t deadline_nanos_;
   const std::shared_ptr<Cancellation> cancellation_;
+  HeldCall held_;  // from HoldToEnd() to EndStuck()
 
   Mutex mutex_;
   std::string session_id_ ABSL_GUARDED_BY(mutex_);

@@ -19,6 +19,8 @@ struct Fate {
   int drained = 0;
   int ended = 0;
   bool deleted = false;
+  // Stands for what gRPC deletes once the call has retired.
+  std::shared_ptr<int> context = std::make_shared<int>(0);
 };
 
 // A call that is stuck from `answered_nanos` + patience on.
@@ -32,8 +34,11 @@ class FakeCall final : public OpenCall {
   bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override {
     return now_nanos - answered_nanos_ >= patience_nanos;
   }
+  void HoldToEnd() override { held_ = fate_.context; }
   void EndStuck() override {
     ++fate_.ended;
+    const std::shared_ptr<int> held = std::move(held_);
+    EXPECT_NE(held, nullptr);
     if (at_end_) at_end_(this);
   }
 
@@ -41,6 +46,7 @@ class FakeCall final : public OpenCall {
   Fate& fate_;
   const std::int64_t answered_nanos_;
   const std::function<void(FakeCall*)> at_end_;
+  std::shared_ptr<int> held_;
 };
 
 TEST(CallRegistry, EndsAStuckCallAndNotAHealthyOne) {
@@ -91,16 +97,25 @@ TEST(CallRegistry, ACallThatRetiresWhileItIsEndedIsDeletedOnceAfterwards) {
   registry.Retire(next);
 }
 
-// Ending one call may end another that was found stuck too.
-TEST(CallRegistry, ACallThatRetiresBeforeItsTurnToBeEndedIsDeletedOnce) {
+// Ending one call may end another that was found stuck too; it was then cancelled through a context
+// that gRPC had deleted.
+TEST(CallRegistry, ACallThatRetiresBeforeItsTurnToBeEndedStillHoldsWhatThatNeeds) {
   CallRegistry registry;
   Fate first;
   Fate second;
-  auto* const later = new FakeCall(second, 0);
-  auto* const earlier = new FakeCall(first, 0, [&](FakeCall*) { registry.Retire(later); });
+  std::weak_ptr<int> context = second.context;
+  bool alive = false;
+  auto* const later = new FakeCall(second, 0, [&](FakeCall*) { alive = !context.expired(); });
+  auto* const earlier = new FakeCall(first, 0, [&](FakeCall*) {
+    registry.Retire(later);
+    second.context = nullptr;
+  });
   registry.Add(earlier);
   registry.Add(later);
   registry.EndStuck(kPatience, kPatience);
+  EXPECT_EQ(second.ended, 1);
+  EXPECT_TRUE(alive);
+  EXPECT_TRUE(context.expired()) << "and no longer than that";
   EXPECT_TRUE(second.deleted);
   EXPECT_FALSE(first.deleted);
   registry.Retire(earlier);
