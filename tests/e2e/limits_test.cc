@@ -233,7 +233,9 @@ TEST(Limits, AllAccountsReturnToZero) {
         std::thread cancel([&] { context->TryCancel(); });
         server.stub().Attend(context.get(), session.AttendOf(kShape, queries, 0, 500), &response);
         cancel.join();
-        if (round % 2 == 0) EXPECT_TRUE(Succeeded(session.Delete()));
+        if (round % 2 == 0) {
+          EXPECT_TRUE(Succeeded(session.Delete()));
+        }
       }
     });
   }
@@ -291,7 +293,9 @@ TEST(Limits, AnAnswerThatIsTooLargeTellsTheLargestCountThatFits) {
     ASSERT_TRUE(Succeeded(fits.status));
     EXPECT_LE(fits->ByteSizeLong(), 64U << 10);
     // Positions take fewer bytes than they may.
-    if (answer.top_k() == 0) EXPECT_GT(fits->ByteSizeLong(), 62U << 10) << "asked " << asked;
+    if (answer.top_k() == 0) {
+      EXPECT_GT(fits->ByteSizeLong(), 62U << 10) << "asked " << asked;
+    }
     EXPECT_TRUE(
         FailedWith(session.Attend(session.AttendOf(shape, queries, 0, most + 1, answer)).status,
                    StatusCode::RESOURCE_EXHAUSTED, v1::RESPONSE_TOO_LARGE));

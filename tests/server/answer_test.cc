@@ -112,13 +112,14 @@ TEST(WorkBytes, CountsTheAnswerItsSumsAndWhatIsConverted) {
   AnswerSpec spec = AllSpecs()[0];
   RowsView queries;
   queries.rows = 10;
-  queries.elements.count = 10 * 6 * 8;
-  const std::int64_t outputs = 10 * 6 * 5 * 4;
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * outputs);
+  constexpr std::int64_t kQueries = 480;  // elements
+  queries.elements.count = kQueries;
+  constexpr std::int64_t kOutputs = 1200;  // bytes of 10 rows of 6 heads of 5
+  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * kOutputs);
   queries.elements.type = engine::DataType::kBf16;
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * outputs + 10 * 6 * 8 * 4);
+  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * kOutputs + 4 * kQueries);
   spec.output_type = engine::DataType::kF16;
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 3 * outputs + 10 * 6 * 8 * 4);
+  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 3 * kOutputs + 4 * kQueries);
 }
 
 TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {
@@ -203,10 +204,14 @@ TEST(AnswerBuilder, AViewBeginsAtItsQuery) {
     const std::int64_t heads = spec.shape.query_heads;
     EXPECT_EQ(third.outputs - all.outputs, 2 * spec.shape.output_row());
     EXPECT_EQ(all.flags != nullptr, spec.flags);
-    if (spec.flags) EXPECT_EQ(third.flags - all.flags, 2 * heads);
+    if (spec.flags) {
+      EXPECT_EQ(third.flags - all.flags, 2 * heads);
+    }
     const bool exact = spec.engine == EngineKind::kExact;
     EXPECT_EQ(all.log_normalizers != nullptr, spec.partials && exact);
-    if (spec.partials && exact) EXPECT_EQ(third.log_normalizers - all.log_normalizers, 2 * heads);
+    if (spec.partials && exact) {
+      EXPECT_EQ(third.log_normalizers - all.log_normalizers, 2 * heads);
+    }
     EXPECT_EQ(all.numerators != nullptr, spec.partials && !exact);
     if (all.numerators != nullptr) {
       EXPECT_EQ(third.numerators - all.numerators, 2 * spec.shape.output_row());

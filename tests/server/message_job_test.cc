@@ -281,7 +281,9 @@ class MessageJobs : public MessageJobTest {
       const bool published = answers_[0].ok();
       EXPECT_TRUE(published || ReasonOf(answers_[0]) == v1::STATE_BYTES) << answers_[0];
       EXPECT_EQ(woken, session_->position(0) > 60 ? 1 : 0);
-      if (!published) EXPECT_EQ(budget_.used(), used);
+      if (!published) {
+        EXPECT_EQ(budget_.used(), used);
+      }
       check(published);
       if (!published) ++refused;
       if (!failed) {
@@ -310,7 +312,9 @@ TEST_F(MessageJobs, AnAppendThatRunsOutOfMemoryPublishesNothing) {
       [&](bool published) {
         EXPECT_EQ(session_->position(0), published ? 210 : 60);
         EXPECT_EQ(session_->position(2), published ? 70 : 0);
-        if (published) EXPECT_EQ(response.positions_size(), 2);
+        if (published) {
+          EXPECT_EQ(response.positions_size(), 2);
+        }
       });
 }
 
@@ -328,7 +332,9 @@ TEST_F(MessageJobs, AStepThatRunsOutOfMemoryPublishesNothing) {
       },
       [&](bool published) {
         EXPECT_EQ(session_->position(0), published ? 70 : 60);
-        if (published) EXPECT_EQ(response.answer().outputs().shape(0), 10);
+        if (published) {
+          EXPECT_EQ(response.answer().outputs().shape(0), 10);
+        }
       });
 }
 
@@ -347,7 +353,9 @@ TEST_F(MessageJobs, AnAttendThatRunsOutOfMemorySaysSo) {
       },
       [&](bool published) {
         EXPECT_EQ(session_->position(0), 60);
-        if (published) EXPECT_EQ(response.answer().outputs().shape(0), 10);
+        if (published) {
+          EXPECT_EQ(response.answer().outputs().shape(0), 10);
+        }
       });
 }
 
