@@ -140,10 +140,16 @@ bool Session::HasLabels(const google::protobuf::Map<std::string, std::string>& l
 }
 
 void Session::Start(std::unique_ptr<Job> job, Place place) {
-  if (place == Place::kHereIfIdle) {
-    scheduler_.RunOrSubmit(key_.tenant, flow_, std::move(job));
-  } else {
-    scheduler_.Submit(key_.tenant, flow_, std::move(job));
+  switch (place) {
+    case Place::kWorker:
+      scheduler_.Submit(key_.tenant, flow_, std::move(job));
+      break;
+    case Place::kHereIfIdle:
+      scheduler_.RunHereIfIdle(key_.tenant, flow_, std::move(job));
+      break;
+    case Place::kHere:
+      scheduler_.RunHere(key_.tenant, flow_, std::move(job));
+      break;
   }
 }
 
@@ -277,9 +283,11 @@ void Session::EndWaits(const absl::Status& reason) {
 }
 
 std::int64_t Session::ExpiryNanos() const {
-  const std::int64_t used =
-      uses_.load() > 0 ? clock_.MonotonicNanos() : last_use_nanos_.load(std::memory_order_relaxed);
-  return used + time_to_live_nanos_.load(std::memory_order_relaxed);
+  const std::int64_t time_to_live = time_to_live_nanos_.load(std::memory_order_relaxed);
+  if (uses_.load() == 0) return last_use_nanos_.load(std::memory_order_relaxed) + time_to_live;
+  // However short its life is to be: whoever compares this reads the clock a little later.
+  constexpr std::int64_t kLookAgainNanos = 1'000'000'000;
+  return clock_.MonotonicNanos() + std::max(time_to_live, kLookAgainNanos);
 }
 
 void Session::Close(const absl::Status& reason) {

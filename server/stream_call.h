@@ -3,7 +3,8 @@
 // Reading stops at a bound of messages and bytes that were read and whose answers were not yet
 // taken by the peer, and goes on below it: that is the back-pressure. The stream ends
 //   - OK, when the client has half-closed and everything is answered;
-//   - UNAVAILABLE SHUTTING_DOWN, when the server drains: after the messages it has taken;
+//   - UNAVAILABLE SHUTTING_DOWN, when the server drains: after the message under way; those that
+//     waited are answered with that reason too;
 //   - RESOURCE_EXHAUSTED SLOW_READER, when the peer takes no answer for long;
 //   - without a word, when the client has gone away.
 // The status of the second and third says where the stream stood.
@@ -66,6 +67,8 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   // Starts what is due: a write, a read. Returns the status to end with if the stream is over,
   // which the caller passes to Finish() once it has let go of the lock.
   std::optional<absl::Status> Proceed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts to write the next answer if there is one and none is being written.
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProceedAndFinish() ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishIfOver(const std::optional<absl::Status>& end);
   // Handles waiting messages until one is under way or none is left, and proceeds.

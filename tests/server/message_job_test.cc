@@ -24,6 +24,18 @@
 namespace attnd::server {
 namespace {
 
+// Runs a job that nobody else runs, from its beginning to its end, on the calling thread.
+void RunToEnd(Job& job, engine::Scratch& scratch) {
+  for (Job::Next next = job.Advance(scratch); next != Job::Next::kEnd;
+       next = job.Advance(scratch)) {
+    const std::int64_t chains = next == Job::Next::kChains ? job.chains() : 0;
+    for (std::int64_t chain = 0; chain < chains; ++chain) {
+      while (!job.RunChain(chain, scratch)) {
+      }
+    }
+  }
+}
+
 using Next = Job::Next;
 
 class MessageJobTest : public SessionFixture {
