@@ -4,9 +4,10 @@
 // that sums over keys can be taken once for all queries (Katharopoulos et al. 2020,
 // arXiv:2006.16236). The maps of keys and queries may differ.
 //
-// To add a map: one file engine/linear/<name>.cc that opens with its definition, paper, c, the sign
-// of the denominator and its error behaviour, and defines a factory; the factory's declaration at
-// the end of this header; its line in the table of registry.cc.
+// To add a map to the engine: one file engine/linear/<name>.cc that opens with its definition,
+// paper, c, the sign of the denominator and its error behaviour, and defines a factory; the
+// factory's declaration at the end of this header; its line in the table of registry.cc. Server and
+// client know it by its name in the contract's FeatureMapKind.
 //
 // Thread safety: maps are immutable; every function may be called from any thread. Mapping cannot
 // fail: an overflow shows as an infinity in the features, which sealing and answering look for.
