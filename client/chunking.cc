@@ -56,7 +56,8 @@ std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions&
     per_head += shape.exact ? 4 : 4 * shape.value_dim + 4 + 5;
   }
   // A position is a varint of at most 10 bytes, a weight an f32.
-  per_head += std::int64_t{options.top_k()} * (10 + 4);
+  // A negative number is for the server to refuse.
+  per_head += std::max(std::int64_t{options.top_k()}, std::int64_t{0}) * (10 + 4);
   return per_head * shape.query_heads;
 }
 

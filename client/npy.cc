@@ -97,14 +97,21 @@ absl::StatusOr<NpyView> ParseNpy(const char* data, std::size_t size) {
 }
 
 absl::StatusOr<NpyFile> ReadNpyFile(const std::string& path) {
+  std::error_code error;
+  // Before it is opened: opening a pipe waits for its writer.
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": is not a file that can be read"));
+  }
   std::ifstream stream(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = stream ? static_cast<std::streamoff>(stream.tellg()) : -1;
-  std::error_code error;
-  if (size < 0 || !std::filesystem::is_regular_file(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be opened as a file"));
-  }
+  if (size < 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
   NpyFile file;
-  file.bytes.resize(static_cast<std::size_t>(size));
+  try {
+    file.bytes.resize(static_cast<std::size_t>(size));
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": there is no memory for its ", size, " bytes"));
+  }
   stream.seekg(0);
   if (!stream.read(file.bytes.data(), size)) {
     return absl::DataLossError(absl::StrCat(path, ": cannot be read"));
@@ -153,18 +160,28 @@ absl::StatusOr<std::string> FormatNpy(const ConstTensor& tensor) {
 absl::Status WriteNpyFile(const std::string& path, const ConstTensor& tensor) {
   const auto bytes = FormatNpy(tensor);
   if (!bytes.ok()) return WithPath(path, bytes.status());
-  const std::string temporary = absl::StrCat(path, ".tmp", ::getpid());
+  // A link stays a link; a pipe or a device is written to, not replaced.
+  std::error_code error;
+  constexpr int kMaxLinks = 40;
+  std::filesystem::path target = path;
+  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(target, error); ++i) {
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  }
+  const bool replaceable =
+      !std::filesystem::exists(target, error) || std::filesystem::is_regular_file(target, error);
+  const std::string temporary =
+      replaceable ? absl::StrCat(target.string(), ".tmp", ::getpid()) : target.string();
   {
     std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
     stream.write(bytes->data(), static_cast<std::streamsize>(bytes->size()));
     stream.flush();
     if (!stream) {
-      std::remove(temporary.c_str());
+      if (replaceable) std::remove(temporary.c_str());
       return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be written"));
     }
   }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
+  if (!replaceable) return absl::OkStatus();
+  std::filesystem::rename(temporary, target, error);
   if (error) {
     std::remove(temporary.c_str());
     return absl::PermissionDeniedError(absl::StrCat(path, ": ", error.message()));

@@ -6,7 +6,7 @@
 // '<f4',
 // '<f2', '|u1' and '|b1' (the last two for masks); everything else is refused by name.
 //
-// The reader trusts nothing: it never reads outside the given bytes and allocates no more than a
+// The parser trusts nothing: it never reads outside the given bytes and allocates no more than a
 // few times the header. Pure functions apart from the two that name a file; thread-safe.
 #ifndef ATTND_CLIENT_NPY_H_
 #define ATTND_CLIENT_NPY_H_
@@ -49,7 +49,8 @@ struct NpyFile {
   NpyView array;
 };
 
-// NOT_FOUND if the file cannot be opened; every message begins with the path.
+// NOT_FOUND if there is no regular file that can be opened, RESOURCE_EXHAUSTED if there is no
+// memory for its bytes; every message begins with the path.
 absl::StatusOr<NpyFile> ReadNpyFile(const std::string& path);
 
 // The array as tokens of `heads` heads: shape [n, heads, d] as it is, [n, d] as one head. Views the
@@ -60,6 +61,7 @@ absl::StatusOr<ConstTensor> TokensOf(const NpyView& array, const std::string& fi
 absl::StatusOr<std::string> FormatNpy(const ConstTensor& tensor);
 
 // Writes to a temporary file beside `path` and renames it, so that no reader sees half an array.
+// A symbolic link is followed; what is not a regular file, such as a pipe, is written to.
 absl::Status WriteNpyFile(const std::string& path, const ConstTensor& tensor);
 
 }  // namespace attnd::client

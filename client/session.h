@@ -7,8 +7,8 @@
 // Thread-safe. One call at a time changes a layer; others wait (client/ledger.h). Errors are final,
 // retries have been made. After an error of Append or Step, position(layer) tells how many tokens
 // were acknowledged. If the last message's outcome is unknown (UNAVAILABLE, DEADLINE_EXCEEDED),
-// send the same tokens again from there, or Refresh(): a message that did arrive is not counted
-// twice.
+// send exactly the rest of that call again from there, or Refresh(): a message that did arrive is
+// not counted twice.
 #ifndef ATTND_CLIENT_SESSION_H_
 #define ATTND_CLIENT_SESSION_H_
 
@@ -55,7 +55,8 @@ class SessionHandle {
 
   // The same, beginning at the given positions (one per entry of `tokens`) instead of the current
   // ones: repeats a call whose outcome another process did not learn. Tokens that are there are
-  // acknowledged as replayed as long as the server remembers their messages.
+  // acknowledged as replayed. Tokens further back than the server remembers are taken to be there,
+  // as the session's position says, and are not sent: only the last messages' data is compared.
   absl::StatusOr<AppendResult> AppendAt(std::span<const LayerTokens> tokens,
                                         std::span<const std::int64_t> positions,
                                         const CallOptions& call = {});
@@ -85,6 +86,8 @@ class SessionHandle {
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(const StreamOptions& options = {});
 
  private:
+  bool HeldSince(std::span<const LayerTokens> tokens, std::span<const std::int64_t> positions,
+                 std::int64_t rows, std::int64_t more) const;
   absl::StatusOr<AppendResult> AppendLocked(std::span<const LayerTokens> tokens,
                                             std::vector<std::int64_t> positions,
                                             absl::Time deadline);

@@ -137,9 +137,9 @@ void Stream::Settle(absl::StatusOr<v1::StreamResponse> answer) {
     MutexLock lock(mutex_);
     pending = std::move(pending_.front());
     pending_.pop_front();
-    if (answer.ok()) {
-      last_answered_ = pending.id;
-    } else {
+    // A failure of the message alone is an answer too.
+    if (!ended_) last_answered_ = pending.id;
+    if (!answer.ok()) {
       failed_layers_.insert(pending.layers.begin(), pending.layers.end());
     }
   }

@@ -10,6 +10,10 @@
 // Thread safety: an Engine is immutable and may be used from any thread. A SealedState is immutable
 // once it is published; before, one thread owns it. An AttendPlan: different chains may run on
 // different threads at the same time; everything else is for one thread.
+//
+// Failure: as absl::Status where a function returns one. Whatever allocates may throw
+// std::bad_alloc, after which the draft, state or plan that was worked on is to be dropped; nothing
+// else crosses this border.
 #ifndef ATTND_ENGINE_ENGINE_H_
 #define ATTND_ENGINE_ENGINE_H_
 

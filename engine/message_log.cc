@@ -20,8 +20,9 @@ bool SharesPlace(const Message& message,
 }  // namespace
 
 void MessageLog::Remember(Message message) {
-  if (messages_.size() == static_cast<std::size_t>(capacity_)) messages_.pop_front();
+  // In this order, so that nothing has changed where there is no memory.
   messages_.push_back(std::move(message));
+  if (messages_.size() > static_cast<std::size_t>(capacity_)) messages_.pop_front();
 }
 
 MessageLog::Verdict MessageLog::Classify(const Message& message) const {

@@ -73,9 +73,10 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
                                                group.engine->name(), " layer has no top_k"));
   }
   if (spec.denominators && group.kind != EngineKind::kLinear) {
-    return Error(v1::UNSUPPORTED,
-                 absl::StrCat("options.denominators is set; a ", group.engine->name(),
-                              " layer has none, its partials carry log_normalizers"));
+    return Error(
+        v1::UNSUPPORTED,
+        absl::StrCat("options.denominators is set; the layer's engine is ", group.engine->name(),
+                     ", which has none; its partials carry log_normalizers"));
   }
   return spec;
 }

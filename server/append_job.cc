@@ -34,10 +34,11 @@ absl::StatusOr<Job::Next> AppendJob::Continue(engine::Scratch& scratch) {
     if (!checked.ok()) return checked;
     if (++slice_ < mutation_->slices()) return Next::kAdvance;
   }
+  // Before the end, so that nothing which takes memory comes after it.
+  WritePositions();
   absl::Status ended = End();
   if (!ended.ok()) return ended;
   EnterStage(Stage::kEncode);
-  WritePositions();
   return Next::kEnd;
 }
 

@@ -31,7 +31,7 @@ class AttendJob final : public MessageJob {
 
   // Requires Observe().
   Operations operations() const {
-    return AttendOperations(engine_, state_->position(), queries_.rows);
+    return AttendOperations(engine_, state_->position(), queries_.rows, spec_.top_k);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "grpc/grpc.h"
 #include "grpcpp/server_context.h"
 #include "server/call.h"
 
@@ -26,6 +27,27 @@ inline std::int64_t DeadlineNanos(const grpc::CallbackServerContext& context,
              ? std::numeric_limits<std::int64_t>::max()
              : nanos;
 }
+
+// gRPC's call, held so that it can be cancelled after its context has gone: gRPC deletes the
+// context once the reactor's OnDone() has returned, whoever else may be about to cancel the call.
+class HeldCall {
+ public:
+  HeldCall() = default;
+  explicit HeldCall(grpc::CallbackServerContext& context) : call_(context.c_call()) {
+    grpc_call_ref(call_.get());
+  }
+
+  void Cancel() const {
+    grpc_call_cancel_with_status(call_.get(), GRPC_STATUS_CANCELLED,
+                                 "the peer does not read its answer", nullptr);
+  }
+
+ private:
+  struct Unref {
+    void operator()(grpc_call* call) const { grpc_call_unref(call); }
+  };
+  std::unique_ptr<grpc_call, Unref> call_;
+};
 
 }  // namespace attnd::server
 

@@ -23,7 +23,10 @@ class OpenCall {
   virtual void Drain() {}
   // Whether the peer has left an answer unread for `patience_nanos`. Under the registry's lock.
   virtual bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) = 0;
-  // Ends a call that is stuck. Without the lock: the call may retire meanwhile.
+  // Comes before EndStuck(), under the registry's lock: takes hold of what it uses that does not
+  // belong to the call, and may be gone once the call has retired.
+  virtual void HoldToEnd() = 0;
+  // Ends a call that is stuck. Without the lock: the call may retire meanwhile, or have retired.
   virtual void EndStuck() = 0;
 
  private:
@@ -68,6 +71,7 @@ class CallRegistry {
       MutexLock lock(&mutex_);
       for (OpenCall* call : calls_) {
         if (!call->IsStuck(now_nanos, patience_nanos)) continue;
+        call->HoldToEnd();
         call->ending_ = true;
         stuck.push_back(call);
       }

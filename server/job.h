@@ -6,7 +6,7 @@
 // Calls of different threads are ordered by the scheduler's lock, so a job needs no lock of its own
 // for what only Advance() writes.
 //
-// A job that returned kEnd is destroyed by the worker. A job answers its client exactly once,
+// A job that returned kEnd is destroyed by whoever ran it. A job answers its client exactly once,
 // before it ends.
 #ifndef ATTND_SERVER_JOB_H_
 #define ATTND_SERVER_JOB_H_
@@ -28,18 +28,6 @@ class Job {
   // Runs one quantum of a chain. True when the chain has ended.
   virtual bool RunChain(std::int64_t /*chain*/, engine::Scratch& /*scratch*/) { return true; }
 };
-
-// Runs a job that nobody else runs, from its beginning to its end, on the calling thread.
-inline void RunToEnd(Job& job, engine::Scratch& scratch) {
-  for (Job::Next next = job.Advance(scratch); next != Job::Next::kEnd;
-       next = job.Advance(scratch)) {
-    const std::int64_t chains = next == Job::Next::kChains ? job.chains() : 0;
-    for (std::int64_t chain = 0; chain < chains; ++chain) {
-      while (!job.RunChain(chain, scratch)) {
-      }
-    }
-  }
-}
 
 }  // namespace attnd::server
 

@@ -47,7 +47,8 @@ std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& 
   return Mutation::EstimateBytes(session, slices) + answer_bytes;
 }
 
-// A message of a stream runs in place only if it is brief: the stream reads no further meanwhile.
+// A message of a stream runs in place
+// only if it is brief: the stream reads no further meanwhile.
 Session::Place PlaceFor(Operations operations, Transport transport) {
   const Operations most = transport == Transport::kUnary ? kShortOperations : kBriefOperations;
   return operations <= most ? Session::Place::kHereIfIdle : Session::Place::kWorker;
@@ -169,7 +170,8 @@ absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequ
 
   Operations operations = 0;
   for (const LayerSlice& slice : slices) {
-    operations += AppendOperations(session->engine(slice.span.layer), slice.span.count);
+    operations +=
+        AppendOperations(session->engine(slice.span.layer), slice.span.position, slice.span.count);
   }
   const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kAppend, session, slices.front().span.layer,
@@ -223,12 +225,8 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   if (reached) {
     job->Observe(std::move(state));
     const Operations operations = job->operations();
-    if (operations <= kBriefOperations) {
-      thread_local engine::Scratch scratch;
-      RunToEnd(*job, scratch);
-    } else {
-      session->Start(std::move(job), PlaceFor(operations, transport));
-    }
+    const bool brief = operations <= kBriefOperations;
+    session->Start(std::move(job), brief ? Session::Place::kHere : PlaceFor(operations, transport));
   } else {
     AttendAtPosition(session, layer, request.min_position(), bytes, *cancellation, std::move(job));
     // A drain that began after the check above may have ended the waits before this one.
@@ -303,9 +301,11 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
   absl::Status reserved = services_.budget.Reserve(bytes);
   if (!reserved.ok()) return reserved;
 
+  const engine::TokenSpan& span = slice->span;
   const Operations operations =
-      AppendOperations(session->engine(layer), slice->span.count) +
-      AttendOperations(session->engine(layer), session->position(layer), queries->rows);
+      AppendOperations(session->engine(layer), span.position, span.count) +
+      AttendOperations(session->engine(layer), session->position(layer) + span.count, span.count,
+                       spec->top_k);
   const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kStep, session, layer, *std::move(ticket),
             std::move(answered));

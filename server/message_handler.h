@@ -2,11 +2,11 @@
 // admission, and the job.
 //
 // Thread-safe. Every function returns soon: it checks, admits and enqueues, and waits for nothing.
-// It computes only what is small (work.h). Brief Attends are always answered on the spot: to hand
-// one to a worker takes several times its ten microseconds, and takes the answers of a connection
-// apart that gRPC would have sent together. Other short messages are answered on the spot by an
-// idle server, one at a time, so that no message waits for more than that. `answered` is called
-// exactly once, before the function returns or from a worker; request and response live until then.
+// It computes what seems small (work.h), and no longer than Scheduler::kHereNanos. Brief Attends
+// always begin on the spot: to hand one to a worker takes several times as long as to answer it,
+// and takes the answers of a connection apart that gRPC would have sent together. Other short
+// messages do so on an idle server, one at a time. `answered` is called exactly once, before the
+// function returns or from a worker; request and response live until then.
 #ifndef ATTND_SERVER_MESSAGE_HANDLER_H_
 #define ATTND_SERVER_MESSAGE_HANDLER_H_
 

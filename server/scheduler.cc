@@ -14,11 +14,16 @@ Scheduler::Scheduler(int workers, const Clock& clock) : clock_(clock) {
 
 Scheduler::~Scheduler() { Stop(); }
 
-void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job) {
+Scheduler::EntryPtr Scheduler::MakeEntry(const std::string& tenant, std::uint64_t session,
+                                         std::unique_ptr<Job> job) {
   auto entry = std::make_shared<Entry>();
   entry->job = std::move(job);
   entry->tenant = tenant;
   entry->session = session;
+  return entry;
+}
+
+void Scheduler::Queue(EntryPtr entry) {
   bool wake = false;
   {
     MutexLock lock(&mutex_);
@@ -30,8 +35,20 @@ void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::un
   if (wake) wake_.Signal();
 }
 
-void Scheduler::RunOrSubmit(const std::string& tenant, std::uint64_t session,
-                            std::unique_ptr<Job> job) {
+void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job) {
+  Queue(MakeEntry(tenant, session, std::move(job)));
+}
+
+void Scheduler::RunHere(const std::string& tenant, std::uint64_t session,
+                        std::unique_ptr<Job> job) {
+  thread_local engine::Scratch scratch;
+  EntryPtr entry = MakeEntry(tenant, session, std::move(job));
+  RunFor(kHereNanos, *entry, scratch);
+  if (!entry->ended) Queue(std::move(entry));
+}
+
+void Scheduler::RunHereIfIdle(const std::string& tenant, std::uint64_t session,
+                              std::unique_ptr<Job> job) {
   bool idle = false;
   {
     MutexLock lock(&mutex_);
@@ -42,9 +59,7 @@ void Scheduler::RunOrSubmit(const std::string& tenant, std::uint64_t session,
     Submit(tenant, session, std::move(job));
     return;
   }
-  thread_local engine::Scratch scratch;
-  RunToEnd(*job, scratch);
-  job = nullptr;
+  RunHere(tenant, session, std::move(job));
   MutexLock lock(&mutex_);
   EndJob();
 }
@@ -176,40 +191,44 @@ std::int64_t Scheduler::TakeChain(Entry& entry) {
   return entry.next_chain++;
 }
 
-void Scheduler::RunAlone(const EntryPtr& entry, engine::Scratch& scratch) {
+// Runs a job that nobody else runs until `nanos` have passed or it has ended. Returns the time that
+// it took.
+std::int64_t Scheduler::RunFor(std::int64_t nanos, Entry& entry, engine::Scratch& scratch) const {
   const std::int64_t start = clock_.MonotonicNanos();
   std::int64_t elapsed = 0;
-  bool ended = false;
-  while (!ended && elapsed < kPrivateNanos) {
-    switch (entry->job->Advance(scratch)) {
-      case Job::Next::kEnd:
-        ended = true;
-        break;
-      case Job::Next::kAdvance:
-        break;
-      case Job::Next::kChains:
-        entry->in_phase = true;
-        entry->chains = entry->unfinished = entry->job->chains();
-        entry->next_chain = 0;
-        while (entry->unfinished > 0 && elapsed < kPrivateNanos) {
-          const std::int64_t chain = TakeChain(*entry);
-          if (entry->job->RunChain(chain, scratch)) {
-            --entry->unfinished;
-          } else {
-            entry->paused.push_back(chain);
-          }
-          elapsed = clock_.MonotonicNanos() - start;
-        }
-        entry->in_phase = entry->unfinished > 0;
-        break;
+  while (elapsed < nanos && !entry.ended) {
+    if (entry.in_phase) {
+      const std::int64_t chain = TakeChain(entry);
+      if (!entry.job->RunChain(chain, scratch)) {
+        entry.paused.push_back(chain);
+      } else {
+        entry.in_phase = --entry.unfinished > 0;
+      }
+    } else {
+      switch (entry.job->Advance(scratch)) {
+        case Job::Next::kEnd:
+          entry.ended = true;
+          break;
+        case Job::Next::kAdvance:
+          break;
+        case Job::Next::kChains:
+          entry.in_phase = true;
+          entry.chains = entry.unfinished = entry.job->chains();
+          entry.next_chain = 0;
+          break;
+      }
     }
     elapsed = clock_.MonotonicNanos() - start;
-    if (entry->in_phase) break;
   }
   // Destroyed outside the lock: it may free much memory.
-  if (ended) entry->job = nullptr;
+  if (entry.ended) entry.job = nullptr;
+  return elapsed;
+}
+
+void Scheduler::RunAlone(const EntryPtr& entry, engine::Scratch& scratch) {
+  const std::int64_t elapsed = RunFor(kPrivateNanos, *entry, scratch);
   MutexLock lock(&mutex_);
-  if (ended) {
+  if (entry->ended) {
     EndJob();
   } else {
     Enqueue(entry);

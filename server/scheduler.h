@@ -34,6 +34,8 @@ class Scheduler {
   static constexpr std::int64_t kTurnNanos = 1'000'000;
   // How long a worker keeps a job, and a job runs before other workers may join in.
   static constexpr std::int64_t kPrivateNanos = 200'000;
+  // After how long the caller of RunHere() goes on, give or take a quantum.
+  static constexpr std::int64_t kHereNanos = 500'000;
 
   // Starts `workers` threads, at least 1. `clock` outlives the scheduler.
   Scheduler(int workers, const Clock& clock);
@@ -46,9 +48,13 @@ class Scheduler {
   void Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As Submit(), but runs the job here, to its end, if no other job is queued or running. For jobs
-  // that take less time than waking a worker is worth.
-  void RunOrSubmit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
+  // Runs the job here and now, on the calling thread, whatever else is queued, and queues what is
+  // left of it after kHereNanos. For jobs that take less time than it takes to hand them over.
+  void RunHere(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same if no other job is queued or running, otherwise Submit(). For jobs that take less time
+  // than waking a worker is worth.
+  void RunHereIfIdle(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Jobs that were submitted and have not ended.
@@ -69,6 +75,7 @@ class Scheduler {
     std::int64_t next_chain = 0;       // the first that never ran
     std::vector<std::int64_t> paused;  // chains that ran and have not ended
     std::int64_t unfinished = 0;       // chains that have not ended
+    bool ended = false;                // the job has been destroyed
 
     // Whether a worker can take it: it has a chain that nobody runs, or its phase is over.
     bool ready() const { return !in_phase || next_chain < chains || !paused.empty(); }
@@ -94,6 +101,10 @@ class Scheduler {
   void Enqueue(EntryPtr entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EntryPtr Pick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(const Entry& entry, std::int64_t nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Queue(EntryPtr entry) ABSL_LOCKS_EXCLUDED(mutex_);
+  static EntryPtr MakeEntry(const std::string& tenant, std::uint64_t session,
+                            std::unique_ptr<Job> job);
+  std::int64_t RunFor(std::int64_t nanos, Entry& entry, engine::Scratch& scratch) const;
   void RunAlone(const EntryPtr& entry, engine::Scratch& scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::int64_t TakeChain(Entry& entry);

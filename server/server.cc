@@ -157,28 +157,40 @@ const std::string& Server::grpc_address() const { return impl_->grpc_address; }
 const std::string& Server::http_address() const { return impl_->http_address; }
 SessionTable& Server::sessions() { return impl_->sessions; }
 
+namespace {
+
+std::chrono::steady_clock::duration Nanos(absl::Duration duration) {
+  return std::chrono::nanoseconds(absl::ToInt64Nanoseconds(duration));
+}
+
+}  // namespace
+
 void Server::Drain() {
   Impl& impl = *impl_;
   if (!impl.grpc) return;
-  const absl::Time start = absl::Now();
+  // Not the wall clock: one that is set back must not prolong a drain.
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
   Log(LogLevel::kInfo, "draining",
       {{"sessions", impl.sessions.size()}, {"requests", impl.admission.requests()}});
   impl.SetHealth(false);
   impl.readiness.Set(Readiness::State::kDraining);
   absl::SleepFor(impl.options.drain_delay);
 
-  const absl::Time deadline = absl::Now() + impl.options.drain_deadline;
+  const Clock::time_point deadline = Clock::now() + Nanos(impl.options.drain_deadline);
   impl.messages.Drain();
   impl.calls.Drain();
-  const absl::Time refuse_until = std::min(absl::Now() + kRefusing, deadline);
-  while (absl::Now() < refuse_until || (impl.admission.requests() > 0 && absl::Now() < deadline)) {
+  const Clock::time_point refuse_until = std::min(Clock::now() + Nanos(kRefusing), deadline);
+  while (Clock::now() < refuse_until ||
+         (impl.admission.requests() > 0 && Clock::now() < deadline)) {
     absl::SleepFor(kDrainPoll);
   }
   // Calls that have not ended by the deadline are cancelled; their jobs end at the next quantum.
   // Without requests nothing is left but idle streams, such as a health watch: they need not wait.
-  const absl::Time patience =
-      impl.admission.requests() > 0 ? deadline : absl::Now() + kIdlePatience;
-  impl.grpc->Shutdown(absl::ToChronoTime(std::min(deadline, patience)));
+  Clock::duration patience = deadline - Clock::now();
+  if (impl.admission.requests() == 0) patience = std::min(patience, Nanos(kIdlePatience));
+  impl.grpc->Shutdown(std::chrono::system_clock::now() +
+                      std::chrono::duration_cast<std::chrono::system_clock::duration>(patience));
   impl.grpc->Wait();
   impl.scheduler.Stop();
   {
@@ -189,7 +201,8 @@ void Server::Drain() {
   impl.maintenance.join();
   impl.http = nullptr;
   impl.grpc = nullptr;
-  Log(LogLevel::kInfo, "stopped", {{"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});
+  Log(LogLevel::kInfo, "stopped",
+      {{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}});
 }
 
 }  // namespace attnd::server

@@ -32,7 +32,7 @@ class Server {
 
   // Shuts down and returns within drain_delay + drain_deadline, and a little:
   //  1. health and /readyz say that no traffic is wanted; for drain_delay all goes on,
-  //  2. new messages are refused with SHUTTING_DOWN, streams end after what they have taken,
+  //  2. new messages are refused with SHUTTING_DOWN, streams end after the message under way,
   //  3. work under way ends, for at most drain_deadline,
   //  4. what is then still there, a peer that does not read say, is cancelled.
   void Drain();

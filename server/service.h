@@ -1,8 +1,9 @@
 // attnd.v1.AttentionService on gRPC's callback API: the border between gRPC and the server's own
 // code.
 //
-// Thread-safe. Reactions run on gRPC's small pool of threads (at most 16 in 1.51), so none computes
-// or blocks: calls on sessions are bookkeeping, messages go to MessageHandler.
+// Thread-safe. Reactions run on gRPC's small pool of threads (half as many as there are cores in
+// 1.51, 2 to 16), so none blocks, and none computes for long: calls on sessions are bookkeeping,
+// messages go to MessageHandler.
 #ifndef ATTND_SERVER_SERVICE_H_
 #define ATTND_SERVER_SERVICE_H_
 

@@ -140,10 +140,16 @@ bool Session::HasLabels(const google::protobuf::Map<std::string, std::string>& l
 }
 
 void Session::Start(std::unique_ptr<Job> job, Place place) {
-  if (place == Place::kHereIfIdle) {
-    scheduler_.RunOrSubmit(key_.tenant, flow_, std::move(job));
-  } else {
-    scheduler_.Submit(key_.tenant, flow_, std::move(job));
+  switch (place) {
+    case Place::kWorker:
+      scheduler_.Submit(key_.tenant, flow_, std::move(job));
+      break;
+    case Place::kHereIfIdle:
+      scheduler_.RunHereIfIdle(key_.tenant, flow_, std::move(job));
+      break;
+    case Place::kHere:
+      scheduler_.RunHere(key_.tenant, flow_, std::move(job));
+      break;
   }
 }
 
@@ -221,29 +227,29 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
                               engine::Message message,
                               std::shared_ptr<const v1::StepResponse> answer) {
   const std::int64_t answer_bytes = answer ? static_cast<std::int64_t>(answer->SpaceUsedLong()) : 0;
-  std::vector<std::function<void(const absl::Status&)>> ready;
+  std::map<WaitId, Wait> ready;
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
+    const engine::Digest digest = message.digest;
+    // The last thing that takes memory: what follows cannot fail halfway.
+    log_.Remember(std::move(message));
     for (auto& [layer, state] : states) {
       const auto index = static_cast<std::size_t>(layer);
       layer_bytes_[index] = state->bytes();
       states_[index].swap(state);
-      last_steps_[index] = {message.digest, answer, answer_bytes};
+      last_steps_[index] = {digest, answer, answer_bytes};
     }
-    log_.Remember(std::move(message));
     Account();
     for (auto wait = waits_.begin(); wait != waits_.end();) {
       const auto index = static_cast<std::size_t>(wait->second.layer);
-      if (states_[index]->position() >= wait->second.position) {
-        ready.push_back(std::move(wait->second.ready));
-        wait = waits_.erase(wait);
-      } else {
-        ++wait;
+      const auto reached = wait++;
+      if (states_[index]->position() >= reached->second.position) {
+        ready.insert(waits_.extract(reached));
       }
     }
   }
-  for (const auto& wake : ready) wake(absl::OkStatus());
+  for (const auto& [id, wait] : ready) wait.ready(absl::OkStatus());
   return absl::OkStatus();
 }
 
@@ -277,9 +283,11 @@ void Session::EndWaits(const absl::Status& reason) {
 }
 
 std::int64_t Session::ExpiryNanos() const {
-  const std::int64_t used =
-      uses_.load() > 0 ? clock_.MonotonicNanos() : last_use_nanos_.load(std::memory_order_relaxed);
-  return used + time_to_live_nanos_.load(std::memory_order_relaxed);
+  const std::int64_t time_to_live = time_to_live_nanos_.load(std::memory_order_relaxed);
+  if (uses_.load() == 0) return last_use_nanos_.load(std::memory_order_relaxed) + time_to_live;
+  // However short its life is to be: whoever compares this reads the clock a little later.
+  constexpr std::int64_t kLookAgainNanos = 1'000'000'000;
+  return clock_.MonotonicNanos() + std::max(time_to_live, kLookAgainNanos);
 }
 
 void Session::Close(const absl::Status& reason) {

@@ -95,8 +95,8 @@ class Session {
 
   // ---- Jobs
 
-  // Where a job runs: on a worker, or on the calling thread if the scheduler is idle.
-  enum class Place { kWorker, kHereIfIdle };
+  // Where a job begins: see Scheduler::Submit(), RunHereIfIdle() and RunHere().
+  enum class Place { kWorker, kHereIfIdle, kHere };
 
   // Runs or queues a job that only reads, or that holds the lane.
   void Start(std::unique_ptr<Job> job, Place place);

@@ -1,6 +1,7 @@
 #include "server/session_table.h"
 
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,12 +59,18 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
           absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"),
           absl::Seconds(1));
     }
-    absl::Status reserved = budget_.Reserve(Session::initial_bytes(plan));
+    const std::int64_t bytes = Session::initial_bytes(plan);
+    absl::Status reserved = budget_.Reserve(bytes);
     if (!reserved.ok()) return reserved;
     std::uint64_t generation = 0;
     while (generation == 0) generation = random_();
-    session = std::make_shared<Session>(key, std::move(plan), generation, next_flow_++, clock_,
-                                        scheduler_, budget_);
+    try {
+      session = std::make_shared<Session>(key, std::move(plan), generation, next_flow_++, clock_,
+                                          scheduler_, budget_);
+    } catch (const std::bad_alloc&) {
+      budget_.Adjust(-bytes);
+      return OutOfMemory("the machine has no memory for another session");
+    }
     SetExpiry(sessions_.emplace(key, Entry{session, 0}).first);
     tombstones_.Remove(key);
   }

@@ -101,7 +101,10 @@ bool StreamCall::IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) {
   return now_nanos - write_start_nanos_ >= (finished_ ? 2 : 1) * patience_nanos;
 }
 
+void StreamCall::HoldToEnd() { held_ = HeldCall(context_); }
+
 void StreamCall::EndStuck() {
+  const HeldCall held = std::move(held_);
   bool finished = false;
   {
     MutexLock lock(&mutex_);
@@ -109,7 +112,7 @@ void StreamCall::EndStuck() {
     stuck_ = true;
   }
   if (finished) {
-    context_.TryCancel();
+    held.Cancel();
     return;
   }
   // What is being handled, a wait perhaps, has no reader.
@@ -136,6 +139,8 @@ std::optional<absl::Status> StreamCall::HandleAndProceed() {
       mutex_.Unlock();
       Handle(exchange);
       mutex_.Lock();
+      // An answer does not wait for the messages behind it.
+      WriteNext();
     }
     handling_waiting_ = false;
     end = Proceed();
@@ -192,8 +197,8 @@ void StreamCall::Handle(Exchange& exchange) {
   }
 }
 
-// Called by a worker: nothing but the claim on handling keeps the object alive once the exchange
-// has left handling_. So both happen under one lock.
+// Called by whoever ran the message: nothing but the claim on handling keeps the object alive once
+// the exchange has left handling_. So both happen under one lock.
 void StreamCall::OnAnswer(const absl::Status& status, Admission::Ticket ticket) {
   mutex_.Lock();
   Exchange& exchange = *handling_;
@@ -212,18 +217,21 @@ void StreamCall::OnAnswer(const absl::Status& status, Admission::Ticket ticket) 
   FinishIfOver(HandleAndProceed());
 }
 
+void StreamCall::WriteNext() {
+  if (writing_ || answered_.empty() || broken_ || stuck_) return;
+  writing_ = std::move(answered_.front());
+  answered_.pop_front();
+  write_start_nanos_ = services_.clock.MonotonicNanos();
+  StartWrite(&writing_->response);
+}
+
 std::optional<absl::Status> StreamCall::Proceed() {
   if (finished_) return std::nullopt;
   if (broken_ || stuck_) {
     waiting_.clear();
     answered_.clear();
   }
-  if (!writing_ && !answered_.empty()) {
-    writing_ = std::move(answered_.front());
-    answered_.pop_front();
-    write_start_nanos_ = services_.clock.MonotonicNanos();
-    StartWrite(&writing_->response);
-  }
+  WriteNext();
   // Nothing may be under way that refers to this object, and all that was taken must be answered.
   const bool idle = !handling_ && !handling_waiting_ && waiting_.empty();
   if (idle && stuck_) {
@@ -237,8 +245,8 @@ std::optional<absl::Status> StreamCall::Proceed() {
     if (broken_ || (finished_ && context_.IsCancelled())) {
       return absl::CancelledError("the client has gone away");
     }
-    if (draining_) return Standing(v1::SHUTTING_DOWN, "the server is shutting down");
     if (half_closed_) return absl::OkStatus();
+    if (draining_) return Standing(v1::SHUTTING_DOWN, "the server is shutting down");
   }
   const bool may_read = !half_closed_ && !draining_ && !broken_ && !stuck_ && !incoming_ &&
                         held_messages_ < services_.options.max_stream_messages &&

@@ -3,7 +3,8 @@
 // Reading stops at a bound of messages and bytes that were read and whose answers were not yet
 // taken by the peer, and goes on below it: that is the back-pressure. The stream ends
 //   - OK, when the client has half-closed and everything is answered;
-//   - UNAVAILABLE SHUTTING_DOWN, when the server drains: after the messages it has taken;
+//   - UNAVAILABLE SHUTTING_DOWN, when the server drains: after the message under way; those that
+//     waited are answered with that reason too;
 //   - RESOURCE_EXHAUSTED SLOW_READER, when the peer takes no answer for long;
 //   - without a word, when the client has gone away.
 // The status of the second and third says where the stream stood.
@@ -25,6 +26,8 @@
 #include "attnd/v1/attention.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "server/call.h"
+#include "server/call_context.h"
+#include "server/call_registry.h"
 #include "server/message_handler.h"
 #include "server/mutex.h"
 #include "server/session_table.h"
@@ -58,11 +61,14 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   void OnDone() override;
   void Drain() override;
   bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override;
+  void HoldToEnd() override;
   void EndStuck() override;
 
   // Starts what is due: a write, a read. Returns the status to end with if the stream is over,
   // which the caller passes to Finish() once it has let go of the lock.
   std::optional<absl::Status> Proceed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts to write the next answer if there is one and none is being written.
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProceedAndFinish() ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishIfOver(const std::optional<absl::Status>& end);
   // Handles waiting messages until one is under way or none is left, and proceeds.
@@ -86,6 +92,7 @@ class StreamCall final : public grpc::ServerBidiReactor<v1::StreamRequest, v1::S
   const std::int64_t start_nanos_;
   const std::int64_t deadline_nanos_;
   const std::shared_ptr<Cancellation> cancellation_;
+  HeldCall held_;  // from HoldToEnd() to EndStuck()
 
   Mutex mutex_;
   std::string session_id_ ABSL_GUARDED_BY(mutex_);

@@ -44,7 +44,9 @@ v1::DataType ToProto(engine::DataType type) {
 
 absl::StatusOr<RowsView> CheckRows(const v1::Tensor& tensor, const std::string& field,
                                    std::int64_t heads, std::int64_t dim) {
-  if (tensor.dtype() == v1::DATA_TYPE_UNSPECIFIED) return Bad(field, ".dtype is not set");
+  if (tensor.dtype() == v1::DATA_TYPE_UNSPECIFIED) {
+    return Bad(field, ".dtype is not set; it must be F32, F16 or BF16");
+  }
   absl::StatusOr<engine::DataType> type = CheckDataType(tensor.dtype(), field + ".dtype");
   if (!type.ok()) return type.status();
   if (tensor.shape_size() != 3 || tensor.shape(1) != heads || tensor.shape(2) != dim) {

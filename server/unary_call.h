@@ -63,9 +63,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCall {
   bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override {
     return now_nanos - answer_nanos_ >= patience_nanos;
   }
+  void HoldToEnd() override { held_ = HeldCall(context_); }
   void EndStuck() override {
     services_.metrics.AddRejected(RejectReason::kSlowReader);
-    context_.TryCancel();
+    const HeldCall held = std::move(held_);
+    held.Cancel();
   }
   // Not documented API of gRPC 1.51, which asks its own reactors only. Both reactions are short, so
   // they run where gRPC notices the event, as its own default reactor's do, and not on a thread of
@@ -80,6 +82,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCall {
   const std::shared_ptr<Cancellation> cancellation_;
   std::int64_t answer_nanos_ = 0;
   Admission::Ticket ticket_;
+  HeldCall held_;  // from HoldToEnd() to EndStuck()
 };
 
 }  // namespace attnd::server

@@ -58,7 +58,7 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
       ->check(CLI::IsMember({"exact", "linear"}))
       ->capture_default_str();
   sub->add_option("--feature-map", flags->feature_map, "feature map of a linear engine")
-      ->check(CLI::IsMember({"elu1", "relu", "squared_relu", "identity"}))
+      ->check(CLI::IsMember({"elu_plus_one", "relu", "squared_relu", "identity"}))
       ->capture_default_str();
   sub->add_option("--epsilon", flags->epsilon, "added to every feature of relu");
   sub->add_flag("--unnormalized", flags->unnormalized, "linear: no division by the denominator");

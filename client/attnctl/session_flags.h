@@ -16,7 +16,7 @@ namespace attnd::attnctl {
 
 struct SessionFlags {
   std::string engine = "exact";
-  std::string feature_map = "elu1";
+  std::string feature_map = "elu_plus_one";
   float epsilon = 0;
   bool unnormalized = false;
   std::string guard = "strict";

@@ -219,7 +219,12 @@ absl::Status Run(const Context& context, const AttendCommand& command) {
   options.answer.set_flags(true);
   options.answer.set_top_k(command.top_k);
   const auto result = (*session)->Attend(command.layer, queries, options);
-  if (!result.ok()) return result.status();
+  if (!result.ok()) {
+    if (!command.wait || !absl::IsDeadlineExceeded(result.status())) return result.status();
+    return absl::DeadlineExceededError(
+        absl::StrCat("min_position is ", command.min_position, "; layer ", command.layer,
+                     " was not there in time: wait longer (--timeout), or append first"));
+  }
   const absl::Status written =
       client::WriteNpyFile(command.out, client::View(result->answer.outputs()));
   if (!written.ok()) return written;
@@ -244,7 +249,13 @@ absl::Status Run(const Context& context, const StepCommand& command) {
   if (!result.ok()) return SendFailure(result.status(), position);
   const absl::Status written =
       client::WriteNpyFile(command.out, client::View(result->answer.outputs()));
-  if (!written.ok()) return SayHowToRepeat(written, position);
+  // Of a longer call only the last message's answer is kept for a retry.
+  if (!written.ok() && result->messages == 1) return SayHowToRepeat(written, position);
+  if (!written.ok()) {
+    return client::WithMessage(
+        written, absl::StrCat(written.message(), " (the tokens were appended, up to position ",
+                              result->position, "; do not run the command again)"));
+  }
   Report(context, result->answer, result->position, command.out, result->replayed_messages);
   return absl::OkStatus();
 }

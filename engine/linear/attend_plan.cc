@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "engine/gemm.h"
 #include "engine/linear/denominator_guard.h"
@@ -188,25 +189,30 @@ void LinearAttendPlan::WriteRow(std::int64_t query, std::int64_t query_head, con
   const auto& sealed = static_cast<const LinearState&>(*group_.sealed);
   const bool empty = sealed.unmasked() == 0 && VisibleTail(query) == 0;
   Guarded guarded = {0.0F, RowFlag::kEmpty};
+  // A quotient may overflow where its parts do not.
+  bool sums_finite = true;
   if (!empty) {
     guarded = ApplyGuard(engine_.config(), sums[dv]);
+    sums_finite = std::isfinite(sums[dv]);
+    const bool finite = std::isfinite(guarded.divisor) && sums_finite;
     // A row that the guard zeroes must still have had a numerator.
     const float divisor = guarded.divisor > 0 ? guarded.divisor : 1.0F;
-    bool finite = std::isfinite(sums[dv]) && std::isfinite(divisor);
-    finite = DivideRow(sums, divisor, dv, output) && finite;
+    bool output_finite = DivideRow(sums, divisor, dv, output) && finite;
     // A normalised output's powers of two cancel.
     for (std::int64_t i = 0; exponent != 0 && !engine_.config().normalized && i < dv; ++i) {
       output[i] = std::ldexp(output[i], exponent);
-      finite = finite && std::isfinite(output[i]);
+      output_finite = output_finite && std::isfinite(output[i]);
     }
-    if (numerator != nullptr) finite = DivideRow(sums, 1.0F, dv, numerator) && finite;
-    if (!finite) guarded = {0.0F, RowFlag::kOverflow};
+    if (!output_finite) guarded = {0.0F, RowFlag::kOverflow};
+    if (numerator != nullptr) sums_finite = DivideRow(sums, 1.0F, dv, numerator) && sums_finite;
   }
   if (!(guarded.divisor > 0)) std::fill_n(output, dv, 0.0F);
-  const bool no_sums = empty || guarded.flag == RowFlag::kOverflow;
-  if (numerator != nullptr && no_sums) std::fill_n(numerator, dv, 0.0F);
+  // Nobody must merge a piece that overflowed as if it were empty.
+  const float no_sum = empty ? 0.0F : std::numeric_limits<float>::quiet_NaN();
+  const bool no_sums = empty || !sums_finite;
+  if (numerator != nullptr && no_sums) std::fill_n(numerator, dv, no_sum);
   if (answer_.denominators != nullptr) {
-    answer_.denominators[index] = no_sums ? 0.0F : sums[dv] + 0.0F;
+    answer_.denominators[index] = no_sums ? no_sum : sums[dv] + 0.0F;
   }
   if (answer_.exponents != nullptr) answer_.exponents[index] = no_sums ? 0 : exponent;
   if (answer_.flags != nullptr) answer_.flags[index] = static_cast<std::uint8_t>(guarded.flag);

@@ -15,10 +15,11 @@
 //
 // A chain is one kv-head and a tile of (query, head in group) rows, query-major, and one quantum.
 // The tile is as large as about a millisecond of arithmetic allows. A product has at least 4 rows:
-// with the most sums that a layer may have, 2^22, they are 36 million operations and read 16 MB,
-// which is about a millisecond too.
+// with the most sums that a layer may have, 2^23, they are 72 million operations and read 32 MB,
+// which is about two.
 //
-// A row flagged kEmpty or kOverflow is zeros in outputs, numerators and denominators. Threads: as
+// A row flagged kEmpty or kOverflow is zeros in the outputs. Numerators and denominators are those
+// before the guard: zeros for kEmpty, NaN where they overflowed themselves. Threads: as
 // engine.h says. The plan keeps no memory of its own; all of it is the thread's Scratch.
 #ifndef ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_
 #define ATTND_ENGINE_LINEAR_ATTEND_PLAN_H_

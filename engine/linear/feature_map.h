@@ -4,9 +4,10 @@
 // that sums over keys can be taken once for all queries (Katharopoulos et al. 2020,
 // arXiv:2006.16236). The maps of keys and queries may differ.
 //
-// To add a map: one file engine/linear/<name>.cc that opens with its definition, paper, c, the sign
-// of the denominator and its error behaviour, and defines a factory; the factory's declaration at
-// the end of this header; its line in the table of registry.cc.
+// To add a map to the engine: one file engine/linear/<name>.cc that opens with its definition,
+// paper, c, the sign of the denominator and its error behaviour, and defines a factory; the
+// factory's declaration at the end of this header; its line in the table of registry.cc. Server and
+// client know it by its name in the contract's FeatureMapKind.
 //
 // Thread safety: maps are immutable; every function may be called from any thread. Mapping cannot
 // fail: an overflow shows as an infinity or a NaN in the features, which sealing and answering look
@@ -50,6 +51,8 @@ struct MapFeatures {
   std::int32_t* exponents = nullptr;  // [count], written if scaled()
 };
 
+class Projection;
+
 class FeatureMap {
  public:
   virtual ~FeatureMap() = default;
@@ -66,6 +69,9 @@ class FeatureMap {
   virtual bool scaled() const { return false; }
   // Whether heads have parameters of their own.
   virtual bool per_head() const { return false; }
+
+  // The random projection whose bytes the features depend on; null for other maps.
+  virtual const Projection* projection() const { return nullptr; }
 
   // A row's features depend on that row, its position and its head alone, bit for bit. The arrays
   // do not overlap. Query rows come multiplied by the layer's scale.

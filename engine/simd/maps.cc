@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"
 // The order matters: after foreach_target.h.
 #include "engine/simd/exp-inl.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -69,6 +70,44 @@ void SquaredReluImpl(const float* x, float* y, std::int64_t n) {
   });
 }
 
+void ExpShiftedImpl(const float* x, float shift, float rest, float* y, std::int64_t n) {
+  const F32 d;
+  const VF32 shifts = hn::Set(d, shift);
+  const VF32 rests = hn::Set(d, rest);
+  Map(x, y, n, [d, shifts, rests](VF32 v) HWY_ATTR {
+    const VF32 shifted = hn::Add(hn::Sub(v, shifts), rests);
+    // A select and not Min, which may lose a NaN.
+    return ExpNonPositive(d, hn::IfThenZeroElse(hn::Gt(shifted, hn::Zero(d)), shifted));
+  });
+}
+
+void CosSinImpl(const float* x, float* cosine, float* sine, std::int64_t n) {
+  const F32 d;
+  Map(x, cosine, n, [d](VF32 v) HWY_ATTR { return hn::Cos(d, v); });
+  Map(x, sine, n, [d](VF32 v) HWY_ATTR { return hn::Sin(d, v); });
+}
+
+float MaxOfImpl(const float* x, std::int64_t n) {
+  const F32 d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  VF32 max = hn::Set(d, kLowest);
+  VF32 sum = hn::Zero(d);  // finds NaNs, which a maximum may lose
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF32 v = hn::LoadU(d, x + i);
+    max = hn::Max(max, v);
+    sum = hn::Add(sum, hn::Sub(v, v));
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(d, max));
+  float nan = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < n; ++i) {
+    largest = std::max(largest, x[i]);
+    nan += x[i] - x[i];
+  }
+  return nan == 0.0F ? largest : std::numeric_limits<float>::quiet_NaN();
+}
+
 void ScaleRowImpl(const float* x, float s, float* y, std::int64_t n) {
   const F32 d;
   const VF32 factor = hn::Set(d, s);
@@ -104,6 +143,9 @@ HWY_EXPORT(ExpImpl);
 HWY_EXPORT(EluPlusOneImpl);
 HWY_EXPORT(ReluImpl);
 HWY_EXPORT(SquaredReluImpl);
+HWY_EXPORT(ExpShiftedImpl);
+HWY_EXPORT(CosSinImpl);
+HWY_EXPORT(MaxOfImpl);
 HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(MaxMagnitude);
 
@@ -120,6 +162,16 @@ void Relu(const float* x, float eps, float* y, std::int64_t n) {
 void SquaredRelu(const float* x, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(SquaredReluImpl)(x, y, n);
 }
+
+void ExpShifted(const float* x, float shift, float rest, float* y, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ExpShiftedImpl)(x, shift, rest, y, n);
+}
+
+void CosSin(const float* x, float* cosine, float* sine, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(CosSinImpl)(x, cosine, sine, n);
+}
+
+float MaxOf(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxOfImpl)(x, n); }
 
 void ScaleRow(const float* x, float s, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(x, s, y, n);

@@ -25,6 +25,17 @@ void Relu(const float* x, float eps, float* y, std::int64_t n);
 // y = max(x, 0)^2. NaN gives NaN; overflows to +inf for x > 1.8e19.
 void SquaredRelu(const float* x, float* y, std::int64_t n);
 
+// y = exp(min((x - shift) + rest, 0)), with the error of Exp. NaN gives NaN.
+void ExpShifted(const float* x, float shift, float rest, float* y, std::int64_t n);
+
+// cosine = cos(x), sine = sin(x): at most 3 ulp of 1 from the true values for |x| <= kMaxAngle,
+// meaningless beyond. The outputs do not overlap the input.
+inline constexpr float kMaxAngle = 39000.0F;
+void CosSin(const float* x, float* cosine, float* sine, std::int64_t n);
+
+// The largest element, -inf for n = 0. NaN if any element is NaN or infinite.
+float MaxOf(const float* x, std::int64_t n);
+
 // y = s * x.
 void ScaleRow(const float* x, float s, float* y, std::int64_t n);
 

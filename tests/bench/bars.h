@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace attnd::bench {
@@ -25,6 +26,12 @@ struct BenchOptions {
   int repetitions = 9;  // of which the median counts
 };
 
+inline double Median(std::vector<double> numbers) {
+  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
 // The median time of run(), in seconds, after one run that does not count.
 template <typename Run>
 double MedianSeconds(const BenchOptions& options, const Run& run) {
@@ -36,9 +43,7 @@ double MedianSeconds(const BenchOptions& options, const Run& run) {
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  return Median(std::move(seconds));
 }
 
 // linear_append, linear_attend: elu + 1, c = d_v = 64, 4,096 rows, against (sgemm at the same block

@@ -76,26 +76,6 @@ HWY_EXPORT(ReadLoop);
 namespace {
 
 // Memory in pages of 2 MiB where the kernel has them.
-class LargePages {
- public:
-  explicit LargePages(std::size_t bytes) {
-    constexpr std::size_t kPage = std::size_t{2} << 20U;
-    const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
-    data_.reset(static_cast<float*>(std::aligned_alloc(kPage, size)));
-    if (data_ == nullptr) throw std::bad_alloc();
-    // Advice: without large pages the measure is lower, not wrong.
-    static_cast<void>(madvise(data_.get(), size, MADV_HUGEPAGE));
-  }
-
-  float* data() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  std::unique_ptr<float, Free> data_;
-};
-
 // The calling thread's processor time: on a busy machine a round is interrupted more often than
 // not.
 double ThreadSeconds() {
@@ -118,25 +98,47 @@ double MeasureFmaPeakGflops() {
   return best;
 }
 
-double MeasureReadBandwidthGBps(std::int64_t bytes) {
+class ReadBandwidth::LargePages {
+ public:
+  explicit LargePages(std::size_t bytes) {
+    constexpr std::size_t kPage = std::size_t{2} << 20U;
+    const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
+    data_.reset(static_cast<float*>(std::aligned_alloc(kPage, size)));
+    if (data_ == nullptr) throw std::bad_alloc();
+    // Advice: without large pages the measure is lower, not wrong.
+    static_cast<void>(madvise(data_.get(), size, MADV_HUGEPAGE));
+  }
+
+  float* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> data_;
+};
+
+ReadBandwidth::ReadBandwidth(std::int64_t bytes) {
+  constexpr std::int64_t kChunk = 512;  // 64 floats for each of 8 streams
+  floats_ =
+      std::max<std::int64_t>(bytes / static_cast<std::int64_t>(sizeof(float)) / kChunk, 1) * kChunk;
+  memory_ = std::make_unique<LargePages>(static_cast<std::size_t>(floats_) * sizeof(float));
+  std::fill_n(memory_->data(), floats_, 1.0F);
+}
+
+ReadBandwidth::~ReadBandwidth() = default;
+
+double ReadBandwidth::MeasureGBps() {
   // With small pages 8 streams give half as much again as 1 and with large ones a little less; page
   // walks make the difference.
   constexpr std::int64_t kStreams[] = {1, 2, 8};
-  constexpr std::int64_t kChunk = 512;  // 64 floats for each of 8 streams
-  const std::int64_t n =
-      std::max<std::int64_t>(bytes / static_cast<std::int64_t>(sizeof(float)) / kChunk, 1) * kChunk;
-  const LargePages memory(static_cast<std::size_t>(n) * sizeof(float));
-  float* const x = memory.data();
-  std::fill_n(x, n, 1.0F);
   float sink[16];
   double best = 0.0;
-  for (int round = 0; round < 10; ++round) {
-    for (const std::int64_t streams : kStreams) {
-      const double start = ThreadSeconds();
-      HWY_DYNAMIC_DISPATCH(ReadLoop)(x, n, streams, sink);
-      best =
-          std::max(best, static_cast<double>(n) * sizeof(float) / (ThreadSeconds() - start) * 1e-9);
-    }
+  for (const std::int64_t streams : kStreams) {
+    const double start = ThreadSeconds();
+    HWY_DYNAMIC_DISPATCH(ReadLoop)(memory_->data(), floats_, streams, sink);
+    const double seconds = ThreadSeconds() - start;
+    best = std::max(best, static_cast<double>(floats_) * sizeof(float) / seconds * 1e-9);
   }
   return best;
 }

@@ -5,15 +5,29 @@
 #define ATTND_TESTS_BENCH_MACHINE_H_
 
 #include <cstdint>
+#include <memory>
 
 namespace attnd::bench {
 
 // f32 multiply-adds in registers, 2 operations each, in 10^9 operations per second.
 double MeasureFmaPeakGflops();
 
-// Reading `bytes` of memory in large pages in the best of a few orders, in 10^9 bytes per second.
-// Take several times the last-level cache for the memory's rate.
-double MeasureReadBandwidthGBps(std::int64_t bytes);
+// Reading memory in large pages in the best of a few orders. A neighbour on the same memory changes
+// the rate from second to second, so a ratio to it is taken round by round.
+class ReadBandwidth {
+ public:
+  // Several times the last-level cache for the memory's rate.
+  explicit ReadBandwidth(std::int64_t bytes);
+  ~ReadBandwidth();
+
+  // One round, in 10^9 bytes per second.
+  double MeasureGBps();
+
+ private:
+  class LargePages;
+  std::int64_t floats_;
+  std::unique_ptr<LargePages> memory_;
+};
 
 }  // namespace attnd::bench
 

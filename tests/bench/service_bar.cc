@@ -49,8 +49,6 @@ struct Servers {
   ServerProcess echo{{ATTND_ECHO_PROGRAM, "READY_FILE"}};
 };
 
-double Median(std::vector<double> numbers) { return Percentile(std::move(numbers), 50); }
-
 void FillTensor(std::int64_t rows, std::uint32_t seed, v1::Tensor& tensor) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

@@ -1,6 +1,9 @@
 #include "client/npy.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -178,6 +181,51 @@ TEST(Npy, Files) {
   EXPECT_EQ(ReadNpyFile(::testing::TempDir()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(WriteNpyFile("/nonexistent/x.npy", F32(data, {3, 1, 1})).ok());
 }
+
+// `--out /dev/null` once replaced the device by a file.
+TEST(Npy, WhatIsNotAFileIsWrittenToAndNotReplaced) {
+  const std::vector<float> data = {1, 2, 3};
+  const std::string pipe = TemporaryFile("pipe.npy");
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_TRUE(WriteNpyFile(pipe, F32(data, {3, 1, 1})).ok());
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  char bytes[256];
+  const ssize_t count = read(reader, bytes, sizeof bytes);
+  ASSERT_GT(count, 0);
+  EXPECT_TRUE(ParseNpy(bytes, static_cast<std::size_t>(count)).ok());
+  close(reader);
+  // Opening a pipe that nobody writes would wait for ever.
+  EXPECT_EQ(ReadNpyFile(pipe).status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::remove(pipe);
+}
+
+TEST(Npy, ALinkStaysALink) {
+  const std::vector<float> data = {1, 2, 3};
+  const std::string target = TemporaryFile("target.npy");
+  const std::string link = TemporaryFile("link.npy");
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(target, link);
+  EXPECT_TRUE(WriteNpyFile(link, F32(data, {3, 1, 1})).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(ReadNpyFile(target).ok());
+  std::filesystem::remove(link);
+  std::filesystem::remove(target);
+}
+
+#ifndef ATTND_SANITIZED  // AddressSanitizer ends the process instead of throwing
+// A sparse file costs nothing to make.
+TEST(Npy, AFileLargerThanMemoryIsRefused) {
+  const std::string path = TemporaryFile("huge.npy");
+  std::ofstream(path).put('x');
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 43);
+  const absl::Status status = ReadNpyFile(path).status();
+  std::filesystem::remove(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+#endif
 
 }  // namespace
 }  // namespace attnd::client

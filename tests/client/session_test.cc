@@ -200,6 +200,31 @@ TEST_F(SessionCalls, AppendAtRepeatsACallOfAnotherProcess) {
   EXPECT_EQ(ErrorReasonOf((*other)->AppendAt({&tokens, 1}, {&gap, 1}).status()), "WRONG_POSITION");
 }
 
+// The server remembers its last 128 messages; what lies further back would be WRONG_POSITION.
+TEST_F(SessionCalls, AppendAtOfALongCallSendsOnlyWhatTheServerStillRemembers) {
+  server_.limits.set_max_message_bytes(16 << 10);
+  CreateSession();
+  const TestTokens first(0, 90'000);
+  ASSERT_TRUE(session_->Append(first.tokens()).ok());
+  const std::int64_t messages = server_.seen().applied_messages;
+  ASSERT_GT(messages, 140);
+  const auto other = client_->AttachSession(session_->id());
+  ASSERT_TRUE(other.ok());
+  const TestTokens all(0, 100'000);
+  const LayerTokens tokens = all.tokens();
+  const std::int64_t begin = 0;
+  const auto again = (*other)->AppendAt({&tokens, 1}, {&begin, 1});
+  // The cut of the longer call falls elsewhere at its end only.
+  EXPECT_EQ(ErrorReasonOf(again.status()), "REPLAY_MISMATCH");
+  const LayerTokens same = first.tokens();
+  const auto repeated = (*other)->AppendAt({&same, 1}, {&begin, 1});
+  ASSERT_TRUE(repeated.ok()) << repeated.status();
+  EXPECT_EQ(repeated->messages, messages);
+  EXPECT_EQ(repeated->replayed_messages, messages);
+  EXPECT_EQ(server_.PositionOf(session_->id()), 90'000);
+  EXPECT_LT(server_.seen().replayed_messages, 100);
+}
+
 TEST_F(SessionCalls, LayersOfOneCallAdvanceTogether) {
   CreateSession(3);
   const TestTokens data(0, 60'000);

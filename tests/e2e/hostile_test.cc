@@ -1,9 +1,12 @@
 // Clients that send what nobody should: the server refuses by name, holds no more than it may,
 // and goes on for everybody else.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <random>
@@ -104,6 +107,98 @@ TEST_F(Hostile, AMessageOverTheLimitIsRefused) {
   const Tokens tokens = RandomTokens(kShape, count, 1);
   EXPECT_TRUE(Succeeded(session.Append(tokens, 0, count).status));
   ExpectHealthy();
+}
+
+// The most memory that the process was seen to hold while this object lived, looked at every
+// millisecond.
+class ResidentPeak {
+ public:
+  ~ResidentPeak() { Stop(); }
+  // Bytes above what was held at the beginning. Ends the watch.
+  std::int64_t Growth() {
+    Stop();
+    return peak_ - first_;
+  }
+
+ private:
+  static std::int64_t Resident() {
+    std::int64_t total = 0;
+    std::int64_t resident = 0;
+    std::ifstream("/proc/self/statm") >> total >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+  }
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const std::int64_t first_ = Resident();
+  std::int64_t peak_ = first_;  // the thread's until it has ended
+  std::atomic<bool> stop_{false};
+  std::thread thread_{[this] {
+    while (!stop_) {
+      peak_ = std::max(peak_, Resident());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }};
+};
+
+// Sends one message, compressed. Returns the status of the call and the answer, if there is one.
+Reply<std::string> SendCompressed(TestServer& server, const std::string& call,
+                                  const std::string& message,
+                                  grpc_compression_algorithm algorithm) {
+  grpc::GenericStub stub(server.channel());
+  grpc::CompletionQueue queue;
+  const auto context = Context();
+  context->set_compression_algorithm(algorithm);
+  const auto stream = stub.PrepareCall(context.get(), Path(call), &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  stream->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(message.data(), message.size(), grpc::Slice::STATIC_SLICE);
+  stream->WriteLast(grpc::ByteBuffer(&slice, 1), {}, nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer answer;
+  stream->Read(&answer, nullptr);
+  queue.Next(&tag, &ok);
+  Reply<std::string> reply;
+  if (ok) reply.value = ToBytes(answer);
+  stream->Finish(&reply.status, nullptr);
+  queue.Next(&tag, &ok);
+  return reply;
+}
+
+// gRPC checks the size of what arrives before it inflates it: 128 KiB become 128 MiB, sixteen times
+// the limit.
+TEST_F(Hostile, AMessageThatIsLargeOnceDecompressedIsRefusedWithoutDecompressingIt) {
+  const std::string zeros(std::size_t{128} << 20, '\0');
+  ASSERT_GT(static_cast<std::int64_t>(zeros.size()), 8 * Options().max_message_bytes);
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    for (const char* call : {"Append", "Stream"}) {
+      ResidentPeak peak;
+      const Reply<std::string> reply = SendCompressed(server_, call, zeros, algorithm);
+      EXPECT_LT(peak.Growth(), std::int64_t{32} << 20) << call;
+      EXPECT_EQ(reply.value, "") << call;
+      // A stream whose message gRPC cannot read ends as if the client had ended it.
+      EXPECT_EQ(reply.status.ok(), call == std::string("Stream")) << reply.status.error_message();
+      EXPECT_NE(reply.status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+      EXPECT_NE(reply.status.error_code(), StatusCode::UNAVAILABLE);
+    }
+  }
+  ExpectHealthy();
+}
+
+// What is sent compressed is refused as a whole, however small: it must not count as something
+// else.
+TEST_F(Hostile, ACompressedMessageIsNotAppended) {
+  const TestSession session(server_.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  Tokens tokens = RandomTokens(kShape, 100, 1);
+  std::fill(tokens.keys.begin(), tokens.keys.end(), 0.0F);
+  const std::string append = session.AppendOf(tokens, 0, 100).SerializeAsString();
+  EXPECT_FALSE(SendCompressed(server_, "Append", append, GRPC_COMPRESS_GZIP).status.ok());
+  EXPECT_EQ(session.Get()->position(), 0);
+  EXPECT_TRUE(Succeeded(session.Append(tokens, 0, 100).status)) << "uncompressed";
 }
 
 TEST_F(Hostile, ShapesThatOverflowClaimNothing) {

@@ -7,9 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/raw_call.h"
 
 namespace attnd::e2e {
 namespace {
@@ -231,7 +233,9 @@ TEST(Limits, AllAccountsReturnToZero) {
         std::thread cancel([&] { context->TryCancel(); });
         server.stub().Attend(context.get(), session.AttendOf(kShape, queries, 0, 500), &response);
         cancel.join();
-        if (round % 2 == 0) EXPECT_TRUE(Succeeded(session.Delete()));
+        if (round % 2 == 0) {
+          EXPECT_TRUE(Succeeded(session.Delete()));
+        }
       }
     });
   }
@@ -289,7 +293,9 @@ TEST(Limits, AnAnswerThatIsTooLargeTellsTheLargestCountThatFits) {
     ASSERT_TRUE(Succeeded(fits.status));
     EXPECT_LE(fits->ByteSizeLong(), 64U << 10);
     // Positions take fewer bytes than they may.
-    if (answer.top_k() == 0) EXPECT_GT(fits->ByteSizeLong(), 62U << 10) << "asked " << asked;
+    if (answer.top_k() == 0) {
+      EXPECT_GT(fits->ByteSizeLong(), 62U << 10) << "asked " << asked;
+    }
     EXPECT_TRUE(
         FailedWith(session.Attend(session.AttendOf(shape, queries, 0, most + 1, answer)).status,
                    StatusCode::RESOURCE_EXHAUSTED, v1::RESPONSE_TOO_LARGE));
@@ -345,6 +351,48 @@ TEST(Limits, BigWorkDoesNotStallAnotherSession) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_TRUE(server.WaitForMetric("attnd_queue_depth", 0));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+// A unary call whose answer is larger than the peer's window, and which the peer does not read.
+TEST(Limits, AUnaryPeerThatDoesNotReadHoldsItsShareForAWhileOnly) {
+  server::Options options = Options();
+  options.slow_reader_timeout = absl::Milliseconds(500);
+  TestServer server(options);
+  const TestSession session(server.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  const std::vector<float> queries = RandomQueries(kShape, 50'000, 1);
+  const std::string request = session.AttendOf(kShape, queries, 0, 50'000).SerializeAsString();
+  const std::string metric = "attnd_rejected_total{reason=\"SLOW_READER\"}";
+
+  grpc::ChannelArguments window;  // stays as small as it begins
+  window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  grpc::GenericStub stub(server.NewChannel(window));
+  grpc::CompletionQueue queue;
+  const auto context = Context();
+  void* tag = nullptr;
+  bool ok = false;
+  const auto call = stub.PrepareCall(context.get(), "/attnd.v1.AttentionService/Attend", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  call->WriteLast(ToBuffer(request), {}, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  // The end of the call, but not its answer. Waiting for it is also what moves the connection.
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  std::thread end([&] { queue.Next(&tag, &ok); });
+  EXPECT_TRUE(server.WaitForMetric("attnd_queue_depth", 1)) << "the answer is held";
+
+  // One that reads, meanwhile and after, is answered in full.
+  for (int i = 0; i < 20; ++i) {
+    const auto reply = session.Attend(session.AttendOf(kShape, queries, 0, 50'000));
+    EXPECT_TRUE(Succeeded(reply.status));
+    EXPECT_EQ(Floats(reply->answer().outputs()).size(), queries.size());
+    if (i > 3 && server.Metric(metric) > 0) break;
+  }
+  EXPECT_TRUE(server.WaitForMetric(metric, 1));
+  EXPECT_TRUE(server.WaitForMetric("attnd_queue_depth", 0));
+  EXPECT_TRUE(server.WaitForMetric("attnd_inflight_bytes", 0));
+  context->TryCancel();  // where nothing has ended the call, so that the test does
+  end.join();
 }
 
 }  // namespace

@@ -273,10 +273,10 @@ TEST(Scheduler, RunsAShortJobOnTheCallingThreadWhenNothingElseRuns) {
   Scheduler scheduler(2, SystemClock());
   std::thread::id ran;
   std::int64_t jobs = 0;
-  scheduler.RunOrSubmit("t", 1, std::make_unique<Quanta>(3, [&](int) {
-                          ran = std::this_thread::get_id();
-                          jobs = scheduler.jobs();
-                        }));
+  scheduler.RunHereIfIdle("t", 1, std::make_unique<Quanta>(3, [&](int) {
+                            ran = std::this_thread::get_id();
+                            jobs = scheduler.jobs();
+                          }));
   EXPECT_EQ(ran, std::this_thread::get_id());
   EXPECT_EQ(jobs, 1) << "it counts, so that a second one is queued and Stop() waits for it";
   EXPECT_EQ(scheduler.jobs(), 0);
@@ -291,14 +291,59 @@ TEST(Scheduler, QueuesAShortJobBehindOthers) {
                      gate.Wait();
                      order.push_back(1);
                    }));
-  scheduler.RunOrSubmit("t", 2, std::make_unique<Quanta>(1, [&](int) {
-                          ran = std::this_thread::get_id();
-                          order.push_back(2);
-                        }));
+  scheduler.RunHereIfIdle("t", 2, std::make_unique<Quanta>(1, [&](int) {
+                            ran = std::this_thread::get_id();
+                            order.push_back(2);
+                          }));
   gate.Open();
   scheduler.Stop();
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
   EXPECT_NE(ran, std::this_thread::get_id());
+}
+
+// Its sizes may promise less than a job turns out to take; the calling thread is gRPC's.
+TEST(Scheduler, AJobThatTakesLongerThanItSeemedGoesOnOnAWorker) {
+  for (const bool if_idle : {false, true}) {
+    FakeClock clock;
+    Scheduler scheduler(1, clock);
+    std::vector<std::thread::id> ran;
+    auto job = std::make_unique<Quanta>(10, [&](int) {
+      clock.Advance(absl::Nanoseconds(Scheduler::kHereNanos / 4));
+      ran.push_back(std::this_thread::get_id());
+    });
+    if (if_idle) {
+      scheduler.RunHereIfIdle("t", 1, std::move(job));
+    } else {
+      scheduler.RunHere("t", 1, std::move(job));
+    }
+    scheduler.Stop();
+    ASSERT_EQ(ran.size(), 10U);
+    EXPECT_EQ(std::ranges::count(ran, std::this_thread::get_id()), 4) << if_idle;
+  }
+}
+
+// The same in the middle of a phase.
+TEST(Scheduler, ChainsThatTakeLongerThanTheySeemedGoOnOnWorkers) {
+  std::atomic<int> errors{0};
+  std::atomic<int> ended{0};
+  Scheduler scheduler(2, SystemClock());
+  scheduler.RunHere("t", 1,
+                    std::make_unique<Phases>(std::vector<int>{5, 3}, 2,
+                                             std::chrono::microseconds(300), &errors, &ended));
+  scheduler.Stop();
+  EXPECT_EQ(errors, 0);
+  EXPECT_EQ(ended, 1);
+}
+
+TEST(Scheduler, RunsABriefJobOnTheCallingThreadWhateverElseRuns) {
+  Scheduler scheduler(1, SystemClock());
+  Gate gate;
+  scheduler.Submit("t", 1, std::make_unique<Quanta>(1, [&](int) { gate.Wait(); }));
+  std::thread::id ran;
+  scheduler.RunHere("t", 1,
+                    std::make_unique<Quanta>(1, [&](int) { ran = std::this_thread::get_id(); }));
+  EXPECT_EQ(ran, std::this_thread::get_id());
+  gate.Open();
 }
 
 TEST(Scheduler, StopWaitsForJobsAndForTheJobsTheySubmit) {

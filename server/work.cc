@@ -1,0 +1,57 @@
+#include "server/work.h"
+
+#include <algorithm>
+
+#include "engine/tensor.h"
+
+namespace attnd::server {
+namespace {
+
+// A float that passes through memory a few times takes as long as this many multiply-adds; one that
+// is only read, as keys and values are by few queries, as kPerFloatRead (25 GB/s).
+constexpr Operations kPerFloat = 16;
+constexpr Operations kPerFloatRead = 2;
+// What a tile of up to 192 query rows of one head costs whatever its size: three products' calls
+// and the copy of the open block.
+constexpr Operations kPerTile = 1 << 13;
+constexpr std::int64_t kTileRows = 192;
+// Moves of an insertion into a row's top_k, per query row, head and place.
+constexpr Operations kPerTopKey = 64 * 50;
+
+Operations Product(Operations a, Operations b) {
+  constexpr Operations kMax = Operations{1} << 58;
+  Operations product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMax : std::min(product, kMax);
+}
+
+}  // namespace
+
+Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
+                            std::int64_t queries, std::int64_t top_k) {
+  const engine::LayerShape& shape = engine.shape();
+  // An engine that keeps no tokens reads its features and the open block instead. Blocks are
+  // computed whole.
+  const std::int64_t rows = engine.bytes_per_token() > 0
+                                ? engine::RoundUp(position, engine::kBlockTokens)
+                                : engine.feature_dim() + engine::kBlockTokens;
+  const std::int64_t columns = shape.key_dim + engine::RoundUp(shape.value_dim, 16);
+  const Operations arithmetic = Product(Product(queries, rows), shape.query_heads * columns);
+  const Operations reading = Product(rows, shape.kv_heads * columns * kPerFloatRead);
+  const std::int64_t tiles = Product(queries, shape.group_size()) / kTileRows + 1;
+  return std::max(arithmetic, reading) + Product(shape.kv_heads * tiles, kPerTile) +
+         Product(Product(queries, shape.query_heads), top_k * kPerTopKey);
+}
+
+Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
+                            std::int64_t tokens) {
+  const engine::LayerShape& shape = engine.shape();
+  const std::int64_t sums = shape.kv_heads * engine.feature_dim() * shape.value_dim;
+  Operations operations = Product(tokens, kPerFloat * (shape.key_row() + shape.value_row()) + sums);
+  // The token that opens a block seals the one before, and copies the sums for that.
+  const bool seals = position % engine::kBlockTokens + tokens > engine::kBlockTokens ||
+                     (position > 0 && position % engine::kBlockTokens == 0);
+  if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat);
+  return operations;
+}
+
+}  // namespace attnd::server

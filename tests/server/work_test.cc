@@ -1,0 +1,71 @@
+// What is small enough to begin where it arrives: the sizes that a wrong estimate once let through.
+#include "server/work.h"
+
+#include <memory>
+
+#include "engine/engine_config.h"
+#include "gtest/gtest.h"
+
+namespace attnd::server {
+namespace {
+
+std::unique_ptr<const engine::Engine> Make(const engine::LayerShape& shape, bool linear) {
+  engine::EngineConfig config;
+  config.shape = shape;
+  if (linear) config.kind = engine::LinearConfig{};
+  return *engine::MakeEngine(config);
+}
+
+engine::LayerShape Heads(std::int64_t heads, std::int64_t dim) {
+  return {heads, heads, dim, dim, 1.0F};
+}
+
+TEST(Work, UsualQueriesAreBrief) {
+  EXPECT_LE(AttendOperations(*Make(Heads(1, 64), true), 1 << 20, 1, 0), kBriefOperations);
+  EXPECT_LE(AttendOperations(*Make(Heads(8, 64), true), 1 << 20, 1, 0), kBriefOperations);
+  EXPECT_LE(AttendOperations(*Make(Heads(1, 64), false), 512, 1, 0), kBriefOperations);
+}
+
+TEST(Work, TheAppendOfAMegabyteIsShort) {
+  for (const bool linear : {false, true}) {
+    EXPECT_LE(AppendOperations(*Make(Heads(1, 64), linear), 0, 2048), kShortOperations);
+    EXPECT_GT(AppendOperations(*Make(Heads(1, 64), linear), 0, 16384), kShortOperations);
+  }
+}
+
+TEST(Work, ManyHeadsOfOneNumberAreNotBrief) {
+  EXPECT_GT(AttendOperations(*Make(Heads(4096, 1), false), 1, 1, 0), kBriefOperations);
+  EXPECT_GT(AttendOperations(*Make(Heads(819, 1), true), 1, 1, 0), kBriefOperations);
+}
+
+TEST(Work, ManyQueriesOverOneTokenAreComputedOverABlock) {
+  EXPECT_GT(AttendOperations(*Make(Heads(1, 64), false), 1, 1024, 0), kBriefOperations);
+  EXPECT_GT(AttendOperations(*Make(Heads(1, 64), false), 4, 32768, 0), kShortOperations);
+}
+
+TEST(Work, OneQueryOverALongContextIsReadFromMemory) {
+  EXPECT_GT(AttendOperations(*Make(Heads(1, 64), false), 131072, 1, 0), kShortOperations);
+}
+
+TEST(Work, TopKeysAreCounted) {
+  const auto exact = Make(Heads(1, 64), false);
+  EXPECT_GT(AttendOperations(*exact, 64, 16, 64), 5 * AttendOperations(*exact, 64, 16, 0));
+}
+
+TEST(Work, TheTokenThatOpensABlockPaysForTheOneBefore) {
+  const auto linear = Make(Heads(512, 64), true);
+  EXPECT_LT(AppendOperations(*linear, 63, 1), kShortOperations);
+  EXPECT_GT(AppendOperations(*linear, 64, 1), kShortOperations);
+  EXPECT_LT(AppendOperations(*linear, 65, 1), kShortOperations);
+  EXPECT_LT(AppendOperations(*linear, 0, 1), kShortOperations);
+}
+
+TEST(Work, AbsurdSizesSaturate) {
+  const auto exact = Make(Heads(1024, 1024), false);
+  EXPECT_GT(AttendOperations(*exact, std::int64_t{1} << 50, std::int64_t{1} << 40, 64),
+            kShortOperations);
+  EXPECT_GT(AppendOperations(*exact, 0, std::int64_t{1} << 50), kShortOperations);
+}
+
+}  // namespace
+}  // namespace attnd::server
