@@ -88,20 +88,19 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
 
 void LayerDraft::WriteTail(const TokenRows& rows, Scratch& scratch) {
   const LayerShape& shape = engine_.shape();
-  if (!state_.tail)
-    state_.tail = {
-      state_.tail = std::make_shared<Tail>(shape, engine_.feature_dim(), engine_.scaled_features());
+  if (!state_.tail) {
+    state_.tail = std::make_shared<Tail>(shape, engine_.feature_dim(), engine_.scaled_features());
+  }
+  Tail& tail = *state_.tail;
+  CopyRows(rows.keys, state_.tail_rows, rows.count, shape.key_row(), tail.keys);
+  CopyRows(rows.values, state_.tail_rows, rows.count, shape.value_row(), tail.values);
+  if (engine_.feature_dim() > 0) {
+    engine_.EncodeKeys({rows.keys, rows.valid, state_.sealed_tokens, state_.tail_rows, rows.count},
+                       tail.features.data(), tail.exponents.data(), scratch);
+  }
+  state_.tail_valid |= rows.valid << state_.tail_rows;
+  state_.tail_rows += rows.count;
 }
-Tail& tail = *state_.tail;
-CopyRows(rows.keys, state_.tail_rows, rows.count, shape.key_row(), tail.keys);
-CopyRows(rows.values, state_.tail_rows, rows.count, shape.value_row(), tail.values);
-if (engine_.feature_dim() > 0) {
-  engine_.EncodeKeys({rows.keys, rows.valid, state_.sealed_tokens, state_.tail_rows, rows.count},
-                     tail.features.data(), tail.exponents.data(), scratch);
-}
-state_.tail_valid |= rows.valid << state_.tail_rows;
-state_.tail_rows += rows.count;
-}  // namespace attnd::engine
 
 absl::Status LayerDraft::Append(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                                 TokenDigester* digester, Scratch& scratch) {

@@ -58,8 +58,8 @@ class Cosformer final : public FeatureMap {
 FeatureMapOr MakeCosformer(const FeatureMapConfig& config, const LayerShape& shape) {
   if (absl::Status status = RejectParameters(config, kHorizon); !status.ok()) return status;
   if (config.horizon < 1 || config.horizon > kMaxHorizon) {
-    return absl::InvalidArgumentError(absl::StrCat("feature_map.horizon is ", config.horizon,
-                                                   "; it must be 1 to ", kMaxHorizon));
+    return absl::InvalidArgumentError(
+        absl::StrCat("feature_map.horizon is ", config.horizon, "; it must be 1 to ", kMaxHorizon));
   }
   return std::make_unique<Cosformer>(shape.key_dim, config.horizon);
 }

@@ -1,5 +1,5 @@
-// dpfp: deterministic parameter-free projection (Schlag et al. 2021, arXiv:2102.11174, eq. 37). With
-// u = [relu(x), relu(-x)], 2 d numbers, c = 2 d nu:
+// dpfp: deterministic parameter-free projection (Schlag et al. 2021, arXiv:2102.11174, eq. 37).
+// With u = [relu(x), relu(-x)], 2 d numbers, c = 2 d nu:
 //   phi(x)[(j - 1) 2d + i] = u[i] u[(i - j) mod 2d]   for j = 1 ... nu
 //
 // Denominator: not negative; exactly 0 where query and keys share no product. Error: one rounding

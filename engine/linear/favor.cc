@@ -9,13 +9,13 @@
 // of FAVOR#, arXiv:2302.00787), c = m, for A < 1/8, B = sqrt(1 - 4A), D = (1 - 4A)^(d/4):
 //   phi_j(x) = m^-1/2 D exp(A ||w_j||^2 + B w_j . x' - ||x'||^2 / 2)
 // with queries times psi and keys divided by psi, component by component, before. E over w of
-// phi(q) . phi(k) is exp(scale q . k): the Gaussian integral of exp(2A ||w||^2 + B w . (q' + k')) is
-// D^-2 exp(||q' + k'||^2 / 2) exactly when B^2 = 1 - 4A. A < 0 bounds the features, which lowers the
-// variance where q' + k' is long; A and psi are chosen once from samples of queries and keys and
-// stay as they are.
+// phi(q) . phi(k) is exp(scale q . k): the Gaussian integral of exp(2A ||w||^2 + B w . (q' + k'))
+// is D^-2 exp(||q' + k'||^2 / 2) exactly when B^2 = 1 - 4A. A < 0 bounds the features, which lowers
+// the variance where q' + k' is long; A and psi are chosen once from samples of queries and keys
+// and stay as they are.
 //
-// Denominator: positive. Features span far more than f32's range and come scaled: a row's largest is
-// in (1/2, 1], so there is no stabiliser to be taken over a whole sequence. Error against the
+// Denominator: positive. Features span far more than f32's range and come scaled: a row's largest
+// is in (1/2, 1], so there is no stabiliser to be taken over a whole sequence. Error against the
 // definition with f64: about 1e-6 of the row's largest feature, from the projection's rounding.
 // Against exp(scale q . k): statistical, and large where ||q' + k'||^2 exceeds ln m.
 // Overflow: a row with ||x'||^2 or w . x' beyond 2^27 or so gets NaNs.
@@ -83,9 +83,9 @@ class Favor final : public FeatureMap {
         features[j] = slope_ * dots[j] + offsets_[static_cast<std::size_t>(j)];
       }
       for (std::int64_t j = 0; hyperbolic_ && j < m; ++j) features[m + j] = -dots[j];
-      out.exponents[i] = ExpFeatures(
-          constant_ - projected.norms_squared[static_cast<std::size_t>(i)] / 2, features,
-          feature_dim());
+      out.exponents[i] =
+          ExpFeatures(constant_ - projected.norms_squared[static_cast<std::size_t>(i)] / 2,
+                      features, feature_dim());
     }
   }
 
@@ -123,8 +123,8 @@ FeatureMapOr MakeFavorSharp(const FeatureMapConfig& config, const LayerShape& sh
   if (!status.ok()) return status;
   constexpr float kMaxSharpness = 0.125F;
   if (!(config.sharpness < kMaxSharpness) || !std::isfinite(config.sharpness)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "feature_map.sharpness is ", config.sharpness, "; it must be finite and below 1/8"));
+    return absl::InvalidArgumentError(absl::StrCat("feature_map.sharpness is ", config.sharpness,
+                                                   "; it must be finite and below 1/8"));
   }
   const auto scales = static_cast<std::int64_t>(config.key_scales.size());
   if (scales != 0 && scales != shape.key_dim) {

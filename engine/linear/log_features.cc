@@ -10,11 +10,10 @@
 
 namespace attnd::engine {
 
-absl::StatusOr<Projection> MakeProjection(const FeatureMapConfig& config,
-                                          const LayerShape& shape) {
+absl::StatusOr<Projection> MakeProjection(const FeatureMapConfig& config, const LayerShape& shape) {
   if (!(shape.scale > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("scale is ", shape.scale,
-                                                   "; it must be positive for ", config.name));
+    return absl::InvalidArgumentError(
+        absl::StrCat("scale is ", shape.scale, "; it must be positive for ", config.name));
   }
   if (config.features < 0) {
     return absl::InvalidArgumentError(

@@ -22,7 +22,7 @@ absl::StatusOr<Projection> MakeProjection(const FeatureMapConfig& config, const 
 
 // Up to kGemmMaxRows rows x' = factors * x and their projections.
 struct ProjectedRows {
-  const float* dots = nullptr;  // [n, projection.columns()], w_j . x'
+  const float* dots = nullptr;                     // [n, projection.columns()], w_j . x'
   std::array<double, kGemmMaxRows> norms_squared;  // ||x'||^2
 };
 ProjectedRows ProjectRows(const Projection& projection, const MapRows& rows,

@@ -22,8 +22,9 @@ void RefLinearHead::Append(const float* key, const float* value, bool masked) {
   Token token;
   token.features.resize(static_cast<std::size_t>(map_.feature_dim()));
   token.exponent = 0;
+  Scratch scratch;
   map_.MapKeys({key, key_dim_, 1, kv_head_, &position_},
-               {token.features.data(), map_.feature_dim(), &token.exponent}, scratch_);
+               {token.features.data(), map_.feature_dim(), &token.exponent}, scratch);
   token.columns.assign(value, value + value_dim_);
   token.columns.push_back(1.0F);
   token.masked = masked;
@@ -65,8 +66,9 @@ RefLinearHead::Answer RefLinearHead::Query(const float* query, std::int64_t quer
   const auto columns = static_cast<std::size_t>(value_dim_ + 1);
   std::vector<float> features(c);
   std::int32_t query_exponent = 0;
+  Scratch scratch;
   map_.MapQueries({query, key_dim_, 1, query_head, &position},
-                  {features.data(), map_.feature_dim(), &query_exponent}, scratch_);
+                  {features.data(), map_.feature_dim(), &query_exponent}, scratch);
 
   std::int32_t largest = totals_exponent_;
   for (const Token& token : tail_) {

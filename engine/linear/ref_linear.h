@@ -52,7 +52,6 @@ class RefLinearHead {
   std::int32_t totals_exponent_ = kNoExponent;
   std::vector<Token> tail_;  // the open block
   bool any_sealed_ = false;
-  mutable Scratch scratch_;
 };
 
 }  // namespace attnd::engine

@@ -3,8 +3,8 @@
 //   phi(x) = [1, x'_1 ... x'_d, x'_a x'_a / sqrt(2) and x'_a x'_b for a < b], a ascending
 // c = 1 + d + d (d + 1) / 2, so that phi(q) . phi(k) = 1 + s + s^2 / 2 for s = scale q . k.
 //
-// Denominator: positive, at least half the number of tokens, since 1 + s + s^2 / 2 = ((1 + s)^2 + 1)
-// / 2. Features are signed. Error: 2 roundings per feature; the sum cancels where s is near -1.
+// Denominator: positive, at least half the number of tokens, since 1 + s + s^2 / 2 = ((1 + s)^2 +
+// 1) / 2. Features are signed. Error: 2 roundings per feature; the sum cancels where s is near -1.
 // Overflow: to infinity for components beyond 1.8e19 / sqrt(scale).
 #include <cmath>
 #include <numbers>
@@ -59,8 +59,8 @@ class Taylor final : public FeatureMap {
 FeatureMapOr MakeTaylor(const FeatureMapConfig& config, const LayerShape& shape) {
   if (absl::Status status = RejectParameters(config, kNoParameter); !status.ok()) return status;
   if (!(shape.scale > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("scale is ", shape.scale,
-                                                   "; it must be positive for ", config.name));
+    return absl::InvalidArgumentError(
+        absl::StrCat("scale is ", shape.scale, "; it must be positive for ", config.name));
   }
   return std::make_unique<Taylor>(shape.key_dim, shape.scale);
 }

@@ -94,7 +94,8 @@ Bar AttendBar(const BenchOptions& options, const engine::Engine& linear, const D
   engine::Tail tail(linear.shape(), linear.feature_dim());
   std::copy_n(data.keys.data() + sealed * kDim, kBlockTokens * kDim, tail.keys.data());
   std::copy_n(data.values.data() + sealed * kDim, kBlockTokens * kDim, tail.values.data());
-  linear.EncodeKeys(tail.keys.data(), ~engine::RowMask{0}, 0, kBlockTokens, tail.features.data());
+  linear.EncodeKeys({tail.keys.data(), ~engine::RowMask{0}, 0, 0, kBlockTokens},
+                    tail.features.data(), nullptr, scratch);
 
   std::vector<float> outputs(static_cast<std::size_t>(kRows * kDim));
   engine::QueryGroup group;

@@ -28,7 +28,7 @@ constexpr std::int64_t kTokens = 700;
 
 LinearConfig Linear(const std::string& map) {
   LinearConfig config;
-  config.feature_map = {map, 0};
+  config.feature_map.name = map;
   config.normalized = map != "identity";
   return config;
 }

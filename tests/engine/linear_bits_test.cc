@@ -24,7 +24,8 @@ Answers Row(const Answers& answers, const LayerShape& shape, std::int64_t query)
     return std::decay_t<decltype(all)>(first, first + row);
   };
   return {cut(answers.outputs, shape.output_row()), cut(answers.numerators, shape.output_row()),
-          cut(answers.denominators, shape.query_heads), cut(answers.flags, shape.query_heads)};
+          cut(answers.denominators, shape.query_heads), cut(answers.exponents, shape.query_heads),
+          cut(answers.flags, shape.query_heads)};
 }
 
 class LinearBits : public testing::Test {
@@ -163,12 +164,13 @@ TEST_F(LinearBits, WriterOfLaterRowsAndReadersDoNotMeet) {
   const Answers expected = Attend(*engine_, snapshot, rows.data(), 3);
   Tail& tail = *snapshot.tail;
   std::thread writer([&] {
+    Scratch scratch;
     for (std::int64_t row = kVisible; row < kBlockTokens; ++row) {
       const float* key = stream_.keys.data() + (64 + row) * shape_.key_row();
       std::copy_n(key, shape_.key_row(), tail.keys.data() + row * shape_.key_row());
       std::copy_n(stream_.values.data() + (64 + row) * shape_.value_row(), shape_.value_row(),
                   tail.values.data() + row * shape_.value_row());
-      engine_->EncodeKeys(key, 1, row, 1, tail.features.data());
+      engine_->EncodeKeys({key, 1, 64, row, 1}, tail.features.data(), nullptr, scratch);
     }
   });
   for (int i = 0; i < 20; ++i) {
@@ -185,7 +187,7 @@ TEST_F(LinearBits, CloneLeavesTheOriginalAsItWas) {
   const Snapshot snapshot = At(*engine_, stream_, 65);
   const Answers before = Attend(*engine_, snapshot, rows.data(), 1);
   const std::shared_ptr<SealedState> copy = engine_->Clone(*snapshot.sealed);
-  const Block block = {stream_.keys.data(), stream_.values.data(), ~RowMask{0}, nullptr};
+  const Block block = {stream_.keys.data(), stream_.values.data(), ~RowMask{0}, nullptr, nullptr};
   Scratch scratch;
   ASSERT_TRUE(engine_->Seal(*copy, 64, {&block, 1}, scratch).ok());
   EXPECT_TRUE(Attend(*engine_, snapshot, rows.data(), 1) == before);
@@ -201,13 +203,19 @@ TEST(LinearReference, EngineHasTheBitsOfTheRecurrence) {
   if (!GemmHonoursChain()) GTEST_SKIP() << "this oneDNN does not keep the chain contract";
   for (const RefCase& c :
        {RefCase{"elu_plus_one", {2, 4, 24, 20, 0.3F}}, RefCase{"identity", {1, 1, 64, 64, 1.0F}},
-        RefCase{"squared_relu", {1, 2, 300, 33, 0.7F}}, RefCase{"relu", {3, 3, 1, 1, 1.0F}}}) {
+        RefCase{"squared_relu", {1, 2, 300, 33, 0.7F}}, RefCase{"relu", {3, 3, 1, 1, 1.0F}},
+        RefCase{"favor_positive", {2, 4, 24, 20, 0.3F}},
+        RefCase{"favor_hyperbolic", {1, 1, 16, 16, 1.0F}},
+        RefCase{"random_fourier", {1, 2, 8, 5, 0.5F}}, RefCase{"cosformer", {2, 2, 20, 16, 1.0F}},
+        RefCase{"dpfp", {1, 1, 10, 4, 1.0F}}, RefCase{"taylor", {1, 2, 24, 17, 0.2F}}}) {
     SCOPED_TRACE(c.map);
     const LayerShape& shape = c.shape;
     Stream stream = MakeStream(shape, 64 * 4 + 2, 31);
     for (const std::int64_t token : {0, 3, 66, 130, 200}) stream.Mask(token);
     LinearConfig config = Config(c.map);
     config.normalized = false;
+    if (config.feature_map.name == "cosformer") config.feature_map.horizon = 50;
+    if (config.feature_map.name == "dpfp") config.feature_map.nu = 2;
     const auto engine = MakeLinear(shape, config);
     const FeatureMap& map = static_cast<const LinearEngine&>(*engine).map();
     const std::vector<float> rows = NormalNumbers(shape.query_row(), 32);
@@ -223,16 +231,18 @@ TEST(LinearReference, EngineHasTheBitsOfTheRecurrence) {
             stream.mask[t] == 0);
       }
       if (token % 37 != 0 && token % 64 > 1) continue;
-      const Answers answers = Attend(*engine, At(*engine, stream, token + 1), rows.data(), 1);
+      const Answers answers =
+          Attend(*engine, At(*engine, stream, token + 1), rows.data(), 1, &token);
       for (std::int64_t h = 0; h < shape.query_heads; ++h) {
         std::vector<float> query(rows.begin() + h * shape.key_dim,
                                  rows.begin() + (h + 1) * shape.key_dim);
         for (float& q : query) q *= shape.scale;
         const RefLinearHead::Answer expected =
-            heads[static_cast<std::size_t>(h / shape.group_size())].Query(query.data());
+            heads[static_cast<std::size_t>(h / shape.group_size())].Query(query.data(), h, token);
         const auto at = static_cast<std::size_t>(h);
         EXPECT_EQ(answers.flags[at], expected.empty ? 1 : 0);
         ASSERT_EQ(answers.denominators[at], expected.denominator) << token;
+        ASSERT_EQ(answers.exponents[at], expected.exponent) << token;
         for (std::int64_t j = 0; j < shape.value_dim; ++j) {
           ASSERT_EQ(answers.numerators[static_cast<std::size_t>(h * shape.value_dim + j)],
                     expected.numerator[static_cast<std::size_t>(j)])

@@ -14,7 +14,10 @@ namespace {
 using ::testing::HasSubstr;
 
 std::unique_ptr<const FeatureMap> Make(const std::string& name, float epsilon, std::int64_t dim) {
-  FeatureMapOr map = MakeFeatureMap({name, epsilon}, dim);
+  FeatureMapConfig config;
+  config.name = name;
+  config.epsilon = epsilon;
+  FeatureMapOr map = MakeFeatureMap(config, {1, 1, dim, 1, 1.0F});
   EXPECT_TRUE(map.ok()) << map.status();
   return *std::move(map);
 }
@@ -22,7 +25,9 @@ std::unique_ptr<const FeatureMap> Make(const std::string& name, float epsilon, s
 std::vector<float> Keys(const FeatureMap& map, const std::vector<float>& row) {
   std::vector<float> features(static_cast<std::size_t>(map.feature_dim()));
   const auto d = static_cast<std::int64_t>(row.size());
-  map.MapKeys(row.data(), d, 1, features.data(), map.feature_dim());
+  Scratch scratch;
+  map.MapKeys({row.data(), d, 1, 0, nullptr}, {features.data(), map.feature_dim(), nullptr},
+              scratch);
   return features;
 }
 
@@ -33,7 +38,9 @@ std::string Refusal(const LayerShape& shape, const LinearConfig& config) {
 }
 
 TEST(LinearFeatureMap, EveryNameOfTheRegistryMakesItsMap) {
-  EXPECT_EQ(FeatureMapNames(), "elu_plus_one, relu, squared_relu, identity");
+  EXPECT_EQ(FeatureMapNames(),
+            "elu_plus_one, relu, squared_relu, identity, favor_positive, favor_hyperbolic, "
+            "favor_sharp, random_fourier, cosformer, dpfp, taylor");
   const std::vector<float> x = {-2.0F, 0.0F, 3.0F};
   EXPECT_EQ(Keys(*Make("relu", 0, 3), x), (std::vector<float>{0, 0, 3}));
   EXPECT_EQ(Keys(*Make("relu", 0.5F, 3), x), (std::vector<float>{0.5F, 0.5F, 3.5F}));
@@ -58,7 +65,8 @@ TEST(LinearFeatureMap, StridedRowsGiveTheBitsOfDenseRows) {
   for (const std::string name : {"elu_plus_one", "relu", "squared_relu", "identity"}) {
     const auto map = Make(name, 0, 3);
     std::vector<float> strided(16, -7.0F);
-    map->MapQueries(x.data(), 4, 2, strided.data(), 8);
+    Scratch scratch;
+    map->MapQueries({x.data(), 4, 2, 0, nullptr}, {strided.data(), 8, nullptr}, scratch);
     for (std::size_t row = 0; row < 2; ++row) {
       const auto first = x.begin() + static_cast<std::ptrdiff_t>(4 * row);
       const std::vector<float> dense = Keys(*map, {first, first + 3});
@@ -91,16 +99,22 @@ TEST(LinearFeatureMap, ErrorsNameFieldValueAndLimit) {
   const LayerShape shape;
   LinearConfig config;
   config.feature_map.name = "softmax";
+  EXPECT_EQ(
+      Refusal(shape, config),
+      "feature_map.name is \"softmax\"; it must be one of elu_plus_one, relu, squared_relu, "
+      "identity, favor_positive, favor_hyperbolic, favor_sharp, random_fourier, cosformer, dpfp, "
+      "taylor");
+  config.feature_map.name = "elu_plus_one";
+  config.feature_map.epsilon = 0.5F;
   EXPECT_EQ(Refusal(shape, config),
-            "feature_map.name is \"softmax\"; it must be one of elu_plus_one, relu, squared_relu, "
-            "identity");
-  config.feature_map = {"elu_plus_one", 0.5F};
-  EXPECT_EQ(Refusal(shape, config), "feature_map.epsilon is 0.5; it must be 0 for elu_plus_one");
+            "feature_map.epsilon is 0.5; it must not be set for elu_plus_one");
   for (const float epsilon : {-1.0F, std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    config.feature_map = {"relu", epsilon};
+    config.feature_map.name = "relu";
+    config.feature_map.epsilon = epsilon;
     EXPECT_THAT(Refusal(shape, config), HasSubstr("it must be finite and at least 0"));
   }
-  config.feature_map = {"identity", 0.0F};
+  config.feature_map = {};
+  config.feature_map.name = "identity";
   EXPECT_THAT(Refusal(shape, config),
               HasSubstr("normalization is NORMALIZED; it must be UNNORMALIZED for identity"));
   config.feature_map = {};

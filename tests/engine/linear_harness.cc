@@ -15,13 +15,14 @@ namespace {
 std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream, std::int64_t first,
                                std::int64_t rows) {
   const LayerShape& shape = stream.shape;
-  auto tail = std::make_unique<Tail>(shape, engine.feature_dim());
+  auto tail = std::make_unique<Tail>(shape, engine.feature_dim(), engine.scaled_features());
   std::copy_n(stream.keys.data() + first * shape.key_row(), rows * shape.key_row(),
               tail->keys.data());
   std::copy_n(stream.values.data() + first * shape.value_row(), rows * shape.value_row(),
               tail->values.data());
-  engine.EncodeKeys(tail->keys.data(), ValidRows(stream.mask, first, rows), 0, rows,
-                    tail->features.data());
+  Scratch scratch;
+  engine.EncodeKeys({tail->keys.data(), ValidRows(stream.mask, first, rows), first, 0, rows},
+                    tail->features.data(), tail->exponents.data(), scratch);
   return tail;
 }
 
@@ -36,6 +37,9 @@ void PoisonRows(const Engine& engine, std::int64_t from, Tail* tail) {
     float* features = tail->features.data() + head * kBlockTokens * engine.feature_dim();
     std::fill(features + from * engine.feature_dim(),
               features + kBlockTokens * engine.feature_dim(), kNan);
+    if (!engine.scaled_features()) continue;
+    std::int32_t* exponents = tail->exponents.data() + head * kBlockTokens;
+    std::fill(exponents + from, exponents + kBlockTokens, 100'000);
   }
 }
 
@@ -47,11 +51,13 @@ Answers Run(const Engine& engine, const QueryGroup& group) {
   answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
   answers.numerators.assign(Size(rows * shape.value_dim), -7.0F);
   answers.denominators.assign(Size(rows), -7.0F);
+  answers.exponents.assign(Size(rows), -7);
   answers.flags.assign(Size(rows), 77);
   AnswerView view;
   view.outputs = answers.outputs.data();
   view.numerators = answers.numerators.data();
   view.denominators = answers.denominators.data();
+  view.exponents = answers.exponents.data();
   view.flags = answers.flags.data();
   Scratch scratch;
   const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
@@ -142,7 +148,8 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
       tails.push_back(FillTail(engine, stream, first, kBlockTokens));
       sealed.push_back({tails.back()->keys.data(), tails.back()->values.data(),
                         ValidRows(stream.mask, first, kBlockTokens),
-                        cutting.features_from_tail ? tails.back()->features.data() : nullptr});
+                        cutting.features_from_tail ? tails.back()->features.data() : nullptr,
+                        tails.back()->exponents.data()});
     }
     // As a layer does it: the published state stays as it is.
     snapshot.sealed = engine.Clone(*snapshot.sealed);
@@ -161,17 +168,19 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
 
 bool Answers::operator==(const Answers& other) const {
   return SameBits(outputs, other.outputs) && SameBits(numerators, other.numerators) &&
-         SameBits(denominators, other.denominators) && flags == other.flags;
+         SameBits(denominators, other.denominators) && exponents == other.exponents &&
+         flags == other.flags;
 }
 
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
-               std::int64_t count) {
+               std::int64_t count, const std::int64_t* positions) {
   QueryGroup group;
   group.sealed = snapshot.sealed.get();
   group.sealed_tokens = snapshot.sealed_tokens;
   group.tail = snapshot.view();
   group.queries = queries;
   group.count = count;
+  group.positions = positions;
   return Run(engine, group);
 }
 

@@ -63,6 +63,7 @@ struct Answers {
   std::vector<float> outputs;
   std::vector<float> numerators;
   std::vector<float> denominators;
+  std::vector<std::int32_t> exponents;  // of both
   std::vector<std::uint8_t> flags;
 
   bool operator==(const Answers& other) const;  // as bits
@@ -70,7 +71,7 @@ struct Answers {
 
 // All `count` queries see the snapshot's tokens; causal: query i sees first_cut + i tail rows.
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
-               std::int64_t count);
+               std::int64_t count, const std::int64_t* positions = nullptr);
 Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const float* queries,
                        std::int64_t count, std::int64_t first_cut);
 

@@ -39,7 +39,7 @@ class LinearOverflow : public testing::Test {
   // Seals the stream's first block into an empty state.
   absl::Status SealFirst(const Engine& engine, const Stream& stream) {
     const std::shared_ptr<SealedState> state = engine.NewState();
-    const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr};
+    const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr, nullptr};
     return engine.Seal(*state, 0, {&block, 1}, scratch_);
   }
 
@@ -110,7 +110,7 @@ TEST_F(LinearOverflow, TotalsOverManyBlocksAreChecked) {
   EXPECT_TRUE(CheckTail(*engine, stream, kBlockTokens * 3).ok());
   EXPECT_EQ(CheckTail(*engine, stream, kBlockTokens * 4).code(), absl::StatusCode::kOutOfRange);
   const Snapshot snapshot = At(*engine, stream, kBlockTokens * 3 + 1);
-  const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr};
+  const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}, nullptr, nullptr};
   EXPECT_EQ(engine->Seal(*snapshot.sealed, kBlockTokens * 3, {&block, 1}, scratch_).code(),
             absl::StatusCode::kOutOfRange);
 }
@@ -124,8 +124,8 @@ TEST_F(LinearOverflow, RefusalDoesNotDependOnTheGroupingOfBlocks) {
   const Stream stream = Tokens(Repeat(1.0F, 256), values);
   std::vector<Block> blocks;
   for (std::int64_t b = 0; b < 4; ++b) {
-    blocks.push_back(
-        {stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0}, nullptr});
+    blocks.push_back({stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0},
+                      nullptr, nullptr});
   }
   const std::shared_ptr<SealedState> at_once = engine->NewState();
   EXPECT_FALSE(engine->Seal(*at_once, 0, blocks, scratch_).ok());
@@ -145,8 +145,8 @@ TEST_F(LinearOverflow, RunningBoundComesBackDownAfterCancellation) {
   const Stream stream = Tokens(Repeat(1.0F, 1280), values);
   std::vector<Block> blocks;
   for (std::int64_t b = 0; b < 20; ++b) {
-    blocks.push_back(
-        {stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0}, nullptr});
+    blocks.push_back({stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0},
+                      nullptr, nullptr});
   }
   EXPECT_TRUE(engine->Seal(*engine->NewState(), 0, blocks, scratch_).ok());
 }

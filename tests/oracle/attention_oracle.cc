@@ -121,31 +121,29 @@ Answers Softmax(const Context& c, const Queries& q) {
   return a;
 }
 
-Answers Linear(const Context& c, const Queries& q, FeatureMap map, double epsilon,
-               bool normalized) {
+Answers BySimilarity(const Context& c, const Queries& q, const Similarity& similarity,
+                     bool normalized) {
   Answers a = EmptyAnswers(c, q);
   for (std::size_t i = 0; i < q.visible.size(); ++i) {
+    const std::int64_t position = q.positions.empty() ? 0 : q.positions[i];
     for (std::int64_t h = 0; h < c.query_heads; ++h) {
       const std::size_t r =
           i * static_cast<std::size_t>(c.query_heads) + static_cast<std::size_t>(h);
       const float* row = QueryRow(c, q, static_cast<std::int64_t>(i), h);
-      std::vector<double> query_features;
+      std::vector<double> query;
       for (std::int64_t j = 0; j < c.key_dim; ++j) {
-        query_features.push_back(Feature(map, epsilon, c.scale * static_cast<double>(row[j])));
+        query.push_back(c.scale * static_cast<double>(row[j]));
       }
       double* numerator = a.numerators.data() + r * static_cast<std::size_t>(c.value_dim);
-      ForVisibleTokens(c, q.visible[i], h, [&](std::int64_t, const float* key, const float* value) {
-        double similarity = 0;
-        for (std::int64_t j = 0; j < c.key_dim; ++j) {
-          similarity += query_features[static_cast<std::size_t>(j)] *
-                        Feature(map, epsilon, static_cast<double>(key[j]));
-        }
-        a.denominators[r] += similarity;
+      const auto add = [&](std::int64_t t, const float* key, const float* value) {
+        const double weight = similarity(query, {key, key + c.key_dim}, position, t);
+        a.denominators[r] += weight;
         a.empty[r] = 0;
         for (std::int64_t j = 0; j < c.value_dim; ++j) {
-          numerator[j] += similarity * static_cast<double>(value[j]);
+          numerator[j] += weight * static_cast<double>(value[j]);
         }
-      });
+      };
+      ForVisibleTokens(c, q.visible[i], h, add);
       double* out = a.outputs.data() + r * static_cast<std::size_t>(c.value_dim);
       for (std::int64_t j = 0; j < c.value_dim; ++j) {
         if (!normalized) {
@@ -157,6 +155,20 @@ Answers Linear(const Context& c, const Queries& q, FeatureMap map, double epsilo
     }
   }
   return a;
+}
+
+Answers Linear(const Context& c, const Queries& q, FeatureMap map, double epsilon,
+               bool normalized) {
+  const auto similarity = [map, epsilon](const std::vector<double>& query,
+                                         const std::vector<double>& key, std::int64_t,
+                                         std::int64_t) {
+    double sum = 0;
+    for (std::size_t j = 0; j < query.size(); ++j) {
+      sum += Feature(map, epsilon, query[j]) * Feature(map, epsilon, key[j]);
+    }
+    return sum;
+  };
+  return BySimilarity(c, q, similarity, normalized);
 }
 
 }  // namespace attnd::oracle

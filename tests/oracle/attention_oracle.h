@@ -7,6 +7,7 @@
 #define ATTND_ORACLE_ATTENTION_ORACLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace attnd::oracle {
@@ -28,6 +29,7 @@ struct Context {
 struct Queries {
   const float* rows = nullptr;  // [visible.size(), query_heads, key_dim]
   std::vector<std::int64_t> visible;
+  std::vector<std::int64_t> positions = {};  // where the queries stand, if that matters
 };
 
 // For `count` queries that all see `tokens` tokens.
@@ -50,6 +52,17 @@ Answers Softmax(const Context& context, const Queries& queries);
 // The softmax weights of one query row over the context's tokens; 0 where masked or not visible.
 std::vector<double> SoftmaxWeights(const Context& context, const Queries& queries,
                                    std::int64_t query, std::int64_t query_head);
+
+// How much a token weighs for a query: a function of the query's row times the scale, the key's
+// row, and where both stand. The query of row i stands at Queries::positions[i].
+using Similarity =
+    std::function<double(const std::vector<double>& query, const std::vector<double>& key,
+                         std::int64_t query_position, std::int64_t key_position)>;
+
+// Attention by a similarity: numerator = sum of similarity * v, denominator = sum of similarity.
+// Outputs as Linear().
+Answers BySimilarity(const Context& context, const Queries& queries, const Similarity& similarity,
+                     bool normalized);
 
 enum class FeatureMap {
   kIdentity,     // x
