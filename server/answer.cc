@@ -17,15 +17,18 @@ constexpr std::int64_t kMaxTopK = 64;
 constexpr std::int64_t kOverheadBytes = 512;
 // A position on the wire is at most ten bytes.
 constexpr std::int64_t kPositionBytes = 10;
+// An exponent at most five.
+constexpr std::int64_t kExponentBytes = 5;
 
 // Bytes per query.
 std::int64_t QueryBytes(const AnswerSpec& spec) {
   const std::int64_t heads = spec.shape.query_heads;
   std::int64_t bytes = spec.shape.output_row() * engine::ElementBytes(spec.output_type);
   if (spec.flags) bytes += heads;
-  if (spec.denominators) bytes += heads * 4;
+  const std::int64_t exponent = spec.scaled ? kExponentBytes : 0;
+  if (spec.denominators) bytes += heads * (4 + exponent);
   if (spec.partials) {
-    bytes += heads * 4;
+    bytes += heads * (4 + exponent);
     if (spec.engine == EngineKind::kLinear) bytes += spec.shape.output_row() * 4;
   }
   return bytes + heads * spec.top_k * (kPositionBytes + 4);
@@ -43,6 +46,12 @@ float* MakeF32(v1::Tensor& tensor, std::initializer_list<std::int64_t> shape) {
   std::string& data = *tensor.mutable_data();
   data.resize(static_cast<std::size_t>(count) * sizeof(float));
   return reinterpret_cast<float*>(data.data());
+}
+
+std::int32_t* MakeExponents(google::protobuf::RepeatedField<std::int32_t>& exponents,
+                            std::int64_t count) {
+  exponents.Resize(static_cast<int>(count), 0);
+  return exponents.mutable_data();
 }
 
 template <typename T>
@@ -63,6 +72,7 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
   spec.flags = options.flags();
   spec.denominators = options.denominators();
   spec.partials = options.partials();
+  spec.scaled = group.engine->scaled_features();
   spec.top_k = options.top_k();
   if (spec.top_k < 0 || spec.top_k > kMaxTopK) {
     return Error(v1::INVALID_FIELD,
@@ -122,6 +132,9 @@ AnswerBuilder::AnswerBuilder(const AnswerSpec& spec, std::int64_t queries, v1::A
   }
   if (spec.denominators) {
     view_.denominators = MakeF32(*answer.mutable_denominators(), {queries, heads});
+    if (spec.scaled) {
+      view_.exponents = MakeExponents(*answer.mutable_denominator_exponents(), queries * heads);
+    }
   }
   if (spec.partials && spec.engine == EngineKind::kExact) {
     view_.log_normalizers =
@@ -130,11 +143,16 @@ AnswerBuilder::AnswerBuilder(const AnswerSpec& spec, std::int64_t queries, v1::A
   if (spec.partials && spec.engine == EngineKind::kLinear) {
     v1::Partial& partial = *answer.mutable_partial();
     view_.numerators = MakeF32(*partial.mutable_numerators(), {queries, heads, dim});
-    // The engine writes denominators once; Finish() copies them where both were asked for.
+    // The engine writes denominators and exponents once; Finish() copies them where both were asked
+    // for.
     if (view_.denominators == nullptr) {
       view_.denominators = MakeF32(*partial.mutable_denominators(), {queries, heads});
     }
-    partial.add_exponents(0);
+    if (!spec.scaled) {
+      partial.add_exponents(0);
+    } else if (view_.exponents == nullptr) {
+      view_.exponents = MakeExponents(*partial.mutable_exponents(), queries * heads);
+    }
   }
   if (spec.top_k > 0) {
     v1::TopK& top = *answer.mutable_top_k();
@@ -154,6 +172,7 @@ engine::AnswerView AnswerBuilder::View(std::int64_t first) {
   view.log_normalizers = Offset(view.log_normalizers, rows);
   view.numerators = Offset(view.numerators, rows * spec_.shape.value_dim);
   view.denominators = Offset(view.denominators, rows);
+  view.exponents = Offset(view.exponents, rows);
   view.top_positions = Offset(view.top_positions, rows * view.top_k);
   view.top_weights = Offset(view.top_weights, rows * view.top_k);
   return view;
@@ -161,7 +180,9 @@ engine::AnswerView AnswerBuilder::View(std::int64_t first) {
 
 absl::Status AnswerBuilder::Finish() {
   if (spec_.denominators && spec_.partials) {
-    *answer_.mutable_partial()->mutable_denominators() = answer_.denominators();
+    v1::Partial& partial = *answer_.mutable_partial();
+    *partial.mutable_denominators() = answer_.denominators();
+    if (spec_.scaled) *partial.mutable_exponents() = answer_.denominator_exponents();
   }
   if (spec_.output_type == engine::DataType::kF32) return absl::OkStatus();
   const std::int64_t count = wide_outputs_.size();

@@ -26,6 +26,7 @@ struct AnswerSpec {
   bool flags = false;
   bool denominators = false;
   bool partials = false;
+  bool scaled = false;  // denominators and partials come with exponents
   std::int64_t top_k = 0;
 };
 

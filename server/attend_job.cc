@@ -14,11 +14,13 @@ constexpr std::int64_t kGroupRows = std::int64_t{64} * 192;
 
 }  // namespace
 
-AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
+AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries,
+                     const std::int64_t* positions, const AnswerSpec& spec,
                      v1::AttendResponse& response)
     : MessageJob(std::move(call)),
       engine_(call_.session().engine(layer)),
       queries_(queries),
+      positions_(positions),
       spec_(spec),
       response_(response) {}
 
@@ -49,8 +51,9 @@ Job::Next AttendJob::AttendGroup() {
   const engine::LayerShape& shape = engine_.shape();
   const std::int64_t most = std::max<std::int64_t>(kGroupRows / shape.query_heads, 1);
   const std::int64_t count = std::min(queries_.rows - attended_, most);
-  plan_->Reset(engine::AttendGroup(*state_, rows_->data() + attended_ * shape.query_row(), count),
-               answer_->View(attended_));
+  const float* rows = rows_->data() + attended_ * shape.query_row();
+  const std::int64_t* positions = positions_ == nullptr ? nullptr : positions_ + attended_;
+  plan_->Reset(engine::AttendGroup(*state_, rows, count, positions), answer_->View(attended_));
   attended_ += count;
   return Next::kChains;
 }

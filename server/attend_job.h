@@ -19,9 +19,10 @@ namespace attnd::server {
 
 class AttendJob final : public MessageJob {
  public:
-  // `queries` borrows the request, which lives until the call is answered, as does `response`.
-  AttendJob(Call call, std::int64_t layer, const RowsView& queries, const AnswerSpec& spec,
-            v1::AttendResponse& response);
+  // `queries` and `positions`, one per query or null, borrow the request, which lives until the
+  // call is answered, as does `response`.
+  AttendJob(Call call, std::int64_t layer, const RowsView& queries, const std::int64_t* positions,
+            const AnswerSpec& spec, v1::AttendResponse& response);
 
   // The state to answer from; called once, before the job is queued.
   void Observe(LayerStatePtr state) {
@@ -43,6 +44,7 @@ class AttendJob final : public MessageJob {
 
   const engine::Engine& engine_;
   const RowsView queries_;
+  const std::int64_t* const positions_;
   const AnswerSpec spec_;
   v1::AttendResponse& response_;
   LayerStatePtr state_;

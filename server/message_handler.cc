@@ -54,12 +54,14 @@ Session::Place PlaceFor(Operations operations, Transport transport) {
   return operations <= most ? Session::Place::kHereIfIdle : Session::Place::kWorker;
 }
 
-absl::Status CheckQueryPositions(const v1::AttendRequest& request, std::int64_t queries) {
-  if (request.query_positions().empty()) return absl::OkStatus();
+absl::Status CheckQueryPositions(const v1::AttendRequest& request, std::int64_t queries,
+                                 bool required) {
+  if (request.query_positions().empty() && !required) return absl::OkStatus();
   if (request.query_positions_size() != queries) {
     return Error(v1::INVALID_FIELD,
                  absl::StrCat("query_positions holds ", request.query_positions_size(),
-                              " numbers; it must hold one per query, ", queries, ", or none"));
+                              " numbers; it must hold one per query, ", queries,
+                              required ? "" : ", or none"));
   }
   for (const std::int64_t position : request.query_positions()) {
     if (position < 0) {
@@ -195,7 +197,7 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   if (!queries.ok()) return queries.status();
   absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
   if (!spec.ok()) return spec.status();
-  valid = CheckQueryPositions(request, queries->rows);
+  valid = CheckQueryPositions(request, queries->rows, session->engine(layer).positional());
   valid.Update(CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes));
   if (request.min_position() < 0) {
     valid.Update(Error(v1::INVALID_FIELD, absl::StrCat("min_position is ", request.min_position(),
@@ -218,10 +220,12 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
 
   const Transport transport = origin.transport;
   const std::shared_ptr<Cancellation> cancellation = origin.cancellation;
-  auto job =
-      std::make_unique<AttendJob>(Call(services_, std::move(origin), CallKind::kAttend, session,
-                                       layer, *std::move(ticket), std::move(answered)),
-                                  layer, *queries, *spec, response);
+  auto job = std::make_unique<AttendJob>(
+      Call(services_, std::move(origin), CallKind::kAttend, session, layer, *std::move(ticket),
+           std::move(answered)),
+      layer, *queries,
+      request.query_positions().empty() ? nullptr : request.query_positions().data(), *spec,
+      response);
   if (reached) {
     job->Observe(std::move(state));
     const Operations operations = job->operations();

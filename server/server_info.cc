@@ -14,9 +14,9 @@ v1::ServerInfo MakeServerInfo(const Options& options) {
   info.set_numerics_version(kNumericsVersion);
   info.set_isa(engine::ActiveIsa());
   for (const char* engine : {"exact", "linear"}) info.add_engines(engine);
-  for (const v1::FeatureMapKind kind :
-       {v1::ELU_PLUS_ONE, v1::RELU, v1::SQUARED_RELU, v1::IDENTITY}) {
-    info.add_feature_maps(kind);
+  for (int kind = v1::FeatureMapKind_MIN; kind <= v1::FeatureMapKind_MAX; ++kind) {
+    const auto map = static_cast<v1::FeatureMapKind>(kind);
+    if (!FeatureMapName(map).empty()) info.add_feature_maps(map);
   }
   info.set_workers(options.workers);
   v1::ServerLimits& limits = *info.mutable_limits();

@@ -109,6 +109,7 @@ v1::Session Session::Describe() const {
     facts.set_feature_dim(engine.map_dim());
     facts.set_fixed_bytes(engine.fixed_bytes());
     facts.set_bytes_per_token(engine.bytes_per_token());
+    facts.set_projection_hash(group.projection_hash);
   }
   MutexLock lock(&mutex_);
   *session.mutable_config()->mutable_time_to_live() =

@@ -7,6 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/engine_config.h"
+#include "engine/linear/linear_engine.h"
+#include "engine/linear/projection.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/error.h"
@@ -30,22 +32,6 @@ absl::Status CheckRange(const std::string& field, std::int64_t value, std::int64
   return BadField(field, absl::StrCat(" is ", value, "; it must be ", low, " to ", high));
 }
 
-// The registry's name of each map of the contract.
-const char* MapName(v1::FeatureMapKind kind) {
-  switch (kind) {
-    case v1::ELU_PLUS_ONE:
-      return "elu_plus_one";
-    case v1::RELU:
-      return "relu";
-    case v1::SQUARED_RELU:
-      return "squared_relu";
-    case v1::IDENTITY:
-      return "identity";
-    default:
-      return nullptr;
-  }
-}
-
 absl::StatusOr<engine::ExactConfig> PlanExact(v1::ExactConfig& config, const std::string& field) {
   engine::ExactConfig exact;
   switch (config.storage()) {
@@ -67,17 +53,19 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
   const std::string field = absl::StrCat(group, ".linear");
   engine::LinearConfig linear;
   v1::FeatureMap& map = *config.mutable_feature_map();
-  const char* name = MapName(map.kind());
-  if (name == nullptr) {
-    return Error(v1::UNSUPPORTED,
-                 absl::StrCat(field, ".feature_map.kind is ", map.kind(),
-                              "; it must be ELU_PLUS_ONE, RELU, SQUARED_RELU or IDENTITY"));
+  const std::string name = FeatureMapName(map.kind());
+  if (name.empty()) {
+    return Error(v1::UNSUPPORTED, absl::StrCat(field, ".feature_map.kind is ", map.kind(),
+                                               "; GetServerInfo lists those that there are"));
   }
-  linear.feature_map = {name, map.epsilon()};
-  if (map.epsilon() != 0 && map.kind() != v1::RELU) {
-    return BadField(absl::StrCat(field, ".feature_map.epsilon"),
-                    absl::StrCat(" is ", map.epsilon(), "; only RELU has one"));
-  }
+  linear.feature_map.name = name;
+  linear.feature_map.epsilon = map.epsilon();
+  linear.feature_map.nu = map.nu();
+  linear.feature_map.horizon = map.horizon();
+  linear.feature_map.features = map.features();
+  linear.feature_map.seed = map.seed();
+  linear.feature_map.sharpness = map.sharpness();
+  linear.feature_map.key_scales.assign(map.key_scales().begin(), map.key_scales().end());
   switch (config.normalization()) {
     case v1::NORMALIZATION_UNSPECIFIED:
       config.set_normalization(v1::NORMALIZED);
@@ -112,6 +100,20 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
   if (guard.epsilon() == 0) guard.set_epsilon(kDefaultGuardEpsilon);
   linear.guard_epsilon = guard.epsilon();
   return linear;
+}
+
+// Fills in what a random map chose, and the hash of it.
+void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
+  const engine::Projection* projection =
+      static_cast<const engine::LinearEngine&>(*group.engine).map().projection();
+  if (projection == nullptr) return;
+  config.mutable_feature_map()->set_features(projection->count());
+  const engine::Digest digest = projection->digest();
+  for (const std::uint64_t half : {digest.high, digest.low}) {
+    for (int shift = 56; shift >= 0; shift -= 8) {
+      group.projection_hash += static_cast<char>(half >> shift & 0xFF);
+    }
+  }
 }
 
 // Fills in the defaults of a group and makes its engine.
@@ -153,7 +155,7 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
   } else if (group.has_linear()) {
     absl::StatusOr<engine::LinearConfig> linear = PlanLinear(*group.mutable_linear(), field);
     if (!linear.ok()) return linear.status();
-    config.kind = *linear;
+    config.kind = *std::move(linear);
     planned.kind = EngineKind::kLinear;
   } else {
     return BadField(field + ".engine", " is not set; it must be exact or linear");
@@ -163,6 +165,7 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
     return BadField(field, absl::StrCat(": ", std::string(engine.status().message())));
   }
   planned.engine = *std::move(engine);
+  if (planned.kind == EngineKind::kLinear) DescribeProjection(*group.mutable_linear(), planned);
   return planned;
 }
 
@@ -177,6 +180,11 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
 }
 
 }  // namespace
+
+std::string FeatureMapName(v1::FeatureMapKind kind) {
+  if (kind == v1::FEATURE_MAP_KIND_UNSPECIFIED || !v1::FeatureMapKind_IsValid(kind)) return "";
+  return absl::AsciiStrToLower(v1::FeatureMapKind_Name(kind));
+}
 
 absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options) {
   if (config.layer_groups().empty()) {

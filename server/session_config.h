@@ -24,6 +24,7 @@ struct LayerGroup {
   std::int64_t layers = 0;
   std::shared_ptr<const engine::Engine> engine;
   EngineKind kind = EngineKind::kExact;
+  std::string projection_hash;  // of a map of random features
 };
 
 struct SessionPlan {
@@ -39,6 +40,10 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
 // positive.
 absl::StatusOr<absl::Duration> TimeToLive(const google::protobuf::Duration& asked,
                                           const Options& options);
+
+// The engine's name of a map of the contract: the contract's own in lower case. Empty for a number
+// that is none.
+std::string FeatureMapName(v1::FeatureMapKind kind);
 
 absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& labels);
 absl::Status CheckSessionId(const std::string& id);

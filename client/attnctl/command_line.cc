@@ -58,9 +58,19 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
       ->check(CLI::IsMember({"exact", "linear"}))
       ->capture_default_str();
   sub->add_option("--feature-map", flags->feature_map, "feature map of a linear engine")
-      ->check(CLI::IsMember({"elu_plus_one", "relu", "squared_relu", "identity"}))
+      ->check(CLI::IsMember(FeatureMapNames()))
       ->capture_default_str();
-  sub->add_option("--epsilon", flags->epsilon, "added to every feature of relu");
+  sub->add_option("--epsilon", flags->epsilon, "relu: added to every feature");
+  sub->add_option("--nu", flags->nu, "dpfp: number of rolls");
+  sub->add_option("--horizon", flags->horizon, "cosformer: distance at which weights reach 0");
+  sub->add_option("--features", flags->features,
+                  "favor_*, random_fourier: random projections; 0: the default");
+  sub->add_option("--feature-seed", flags->seed,
+                  "favor_*, random_fourier: seed of the projections");
+  sub->add_option("--sharpness", flags->sharpness, "favor_sharp: A, below 1/8");
+  sub->add_option("--key-scales", flags->key_scales,
+                  "favor_sharp: psi, one number per component of a key")
+      ->delimiter(',');
   sub->add_flag("--unnormalized", flags->unnormalized, "linear: no division by the denominator");
   sub->add_option("--guard", flags->guard, "linear: what to do about a small denominator")
       ->check(CLI::IsMember({"strict", "add_epsilon", "clamp"}))
@@ -158,6 +168,8 @@ void Tree::AddTokenCommands() {
   sub->add_option("--layer", attend.layer, "the layer")->capture_default_str();
   sub->add_option("--min-position", attend.min_position, "refuse below so many tokens");
   sub->add_flag("--wait", attend.wait, "wait for --min-position instead");
+  sub->add_option("--query-position", attend.query_position,
+                  "cosformer: where the first query stands; the others follow it");
   sub->add_option("--top-k", attend.top_k, "exact: print the positions of largest weight");
 
   sub = Add("step", "Append tokens and answer their queries causally", step);

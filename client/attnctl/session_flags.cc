@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/duration.h"
 #include "google/protobuf/util/json_util.h"
@@ -11,11 +12,11 @@
 namespace attnd::attnctl {
 namespace {
 
+// The contract's name in lower case.
 v1::FeatureMapKind FeatureMapOf(const std::string& name) {
-  if (name == "relu") return v1::RELU;
-  if (name == "squared_relu") return v1::SQUARED_RELU;
-  if (name == "identity") return v1::IDENTITY;
-  return v1::ELU_PLUS_ONE;
+  v1::FeatureMapKind kind = v1::FEATURE_MAP_KIND_UNSPECIFIED;
+  v1::FeatureMapKind_Parse(absl::AsciiStrToUpper(name), &kind);
+  return kind;
 }
 
 v1::DenominatorGuard::Policy GuardOf(const std::string& name) {
@@ -25,6 +26,15 @@ v1::DenominatorGuard::Policy GuardOf(const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<std::string> FeatureMapNames() {
+  std::vector<std::string> names;
+  for (int kind = 1; v1::FeatureMapKind_IsValid(kind); ++kind) {
+    names.push_back(
+        absl::AsciiStrToLower(v1::FeatureMapKind_Name(static_cast<v1::FeatureMapKind>(kind))));
+  }
+  return names;
+}
 
 absl::StatusOr<std::map<std::string, std::string>> ParseLabels(
     const std::vector<std::string>& entries) {
@@ -63,8 +73,15 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
     group->mutable_exact()->set_storage(flags.storage == "bf16" ? v1::BF16 : v1::F32);
   } else {
     v1::LinearConfig* linear = group->mutable_linear();
-    linear->mutable_feature_map()->set_kind(FeatureMapOf(flags.feature_map));
-    linear->mutable_feature_map()->set_epsilon(flags.epsilon);
+    v1::FeatureMap* map = linear->mutable_feature_map();
+    map->set_kind(FeatureMapOf(flags.feature_map));
+    map->set_epsilon(flags.epsilon);
+    map->set_nu(flags.nu);
+    map->set_horizon(flags.horizon);
+    map->set_features(flags.features);
+    map->set_seed(flags.seed);
+    map->set_sharpness(flags.sharpness);
+    map->mutable_key_scales()->Assign(flags.key_scales.begin(), flags.key_scales.end());
     if (flags.unnormalized || flags.feature_map == "identity") {
       linear->set_normalization(v1::UNNORMALIZED);
     }

@@ -18,6 +18,12 @@ struct SessionFlags {
   std::string engine = "exact";
   std::string feature_map = "elu_plus_one";
   float epsilon = 0;
+  std::int32_t nu = 0;
+  std::int64_t horizon = 0;
+  std::int64_t features = 0;
+  std::uint64_t seed = 0;
+  float sharpness = 0;
+  std::vector<float> key_scales;
   bool unnormalized = false;
   std::string guard = "strict";
   float guard_epsilon = 0;
@@ -39,6 +45,9 @@ absl::StatusOr<std::map<std::string, std::string>> ParseLabels(
 // "90s", "24h", "1h30m"; positive. INVALID_ARGUMENT names `flag`.
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text,
                                                      const std::string& flag);
+
+// The feature maps of the contract, as --feature-map takes them.
+std::vector<std::string> FeatureMapNames();
 
 // One group of layers as the flags say; what is left out is left to the server.
 absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags);

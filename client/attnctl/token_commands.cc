@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -215,6 +216,11 @@ absl::Status Run(const Context& context, const AttendCommand& command) {
   client::AttendOptions options;
   options.min_position = command.min_position;
   options.wait = command.wait;
+  if (command.query_position.has_value()) {
+    options.query_positions.resize(static_cast<std::size_t>(queries.rows()));
+    std::iota(options.query_positions.begin(), options.query_positions.end(),
+              *command.query_position);
+  }
   options.answer.set_output_dtype(TypeOf(command.dtype));
   options.answer.set_flags(true);
   options.answer.set_top_k(command.top_k);

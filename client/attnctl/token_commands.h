@@ -30,6 +30,7 @@ struct AttendCommand {
   std::string out;
   std::string dtype = "f32";
   std::int64_t min_position = 0;
+  std::optional<std::int64_t> query_position;  // of the first query; the others follow it
   bool wait = false;
   // Contributing positions to print per query and head.
   std::int32_t top_k = 0;

@@ -34,8 +34,13 @@ std::vector<Case> Cases() {
       {"relu", LinearGroup(grouped, v1::RELU), grouped},
       {"squared_relu", LinearGroup(grouped, v1::SQUARED_RELU), grouped},
       {"identity", LinearGroup(grouped, v1::IDENTITY), grouped},
+      {"favor", LinearGroup(grouped, v1::FAVOR_POSITIVE), grouped},
+      {"fourier", LinearGroup(narrow, v1::RANDOM_FOURIER), narrow},
+      {"dpfp", LinearGroup(narrow, v1::DPFP), narrow},
+      {"taylor", LinearGroup(narrow, v1::TAYLOR), narrow},
   };
   cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
+  cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
   return cases;
 }
 

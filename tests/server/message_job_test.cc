@@ -357,9 +357,9 @@ TEST_F(MessageJobs, AnAttendThatRunsOutOfMemorySaysSo) {
       [&]() -> std::unique_ptr<Job> {
         budget_.Adjust(-kReserved);  // an Attend takes nothing over
         response.Clear();
-        auto job =
-            std::make_unique<AttendJob>(MakeCall(CallKind::kAttend), 0,
-                                        *CheckRows(queries, "queries", 1, kDim), Spec(), response);
+        auto job = std::make_unique<AttendJob>(MakeCall(CallKind::kAttend), 0,
+                                               *CheckRows(queries, "queries", 1, kDim), nullptr,
+                                               Spec(), response);
         job->Observe(session_->layer(0));
         return job;
       },
