@@ -1,8 +1,8 @@
 // attnd: reads the options, starts the server, waits for SIGTERM or SIGINT, drains, exits 0.
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -149,12 +149,12 @@ engine::Message Mutation::Message(const engine::Digest& extra) const {
 }
 
 absl::Status Mutation::Publish(engine::Message message,
-                               std::shared_ptr<const v1::StepResponse> answer) {
+                               const std::shared_ptr<const v1::StepResponse>& answer) {
   std::vector<std::pair<std::int64_t, LayerStatePtr>> states;
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     states.emplace_back(slices_[i].span.layer, drafts_[i]->Finish());
   }
-  return session_.Publish(std::move(states), std::move(message), std::move(answer));
+  return session_.Publish(std::move(states), std::move(message), answer);
 }
 
 std::int64_t Mutation::QuantumTokens(std::size_t slice) const {

@@ -70,7 +70,8 @@ class Mutation {
   engine::Message Message(const engine::Digest& extra) const;
 
   // Publishes the drafts, all of which have been begun.
-  absl::Status Publish(engine::Message message, std::shared_ptr<const v1::StepResponse> answer);
+  absl::Status Publish(engine::Message message,
+                       const std::shared_ptr<const v1::StepResponse>& answer);
 
   // Tokens of a slice that make a quantum of about a millisecond at most, for usual sizes.
   std::int64_t QuantumTokens(std::size_t slice) const;

@@ -28,8 +28,9 @@ Answered AnswerTo(UnaryCall* call) {
 
 // Answers with a session, or with why there is none.
 void AnswerSession(UnaryCall& call, absl::StatusOr<v1::Session> session, v1::Session& response) {
-  if (session.ok()) response = *std::move(session);
-  call.Answer(session.status());
+  const absl::Status status = session.status();
+  if (status.ok()) response = *std::move(session);
+  call.Answer(status);
 }
 
 }  // namespace

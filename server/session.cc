@@ -224,9 +224,11 @@ void Session::Account() {
   budget_.Adjust(bytes - bytes_.exchange(bytes));
 }
 
+// Its elements are swapped out.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
                               engine::Message message,
-                              std::shared_ptr<const v1::StepResponse> answer) {
+                              const std::shared_ptr<const v1::StepResponse>& answer) {
   const std::int64_t answer_bytes = answer ? static_cast<std::int64_t>(answer->SpaceUsedLong()) : 0;
   std::map<WaitId, Wait> ready;
   {

@@ -119,7 +119,8 @@ class Session {
   // Publishes new layer states at one moment and remembers the message; `answer` is a Step's, else
   // null. Fails, publishing nothing, where the session was closed meanwhile.
   absl::Status Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
-                       engine::Message message, std::shared_ptr<const v1::StepResponse> answer)
+                       engine::Message message,
+                       const std::shared_ptr<const v1::StepResponse>& answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Waiting for a position

@@ -167,12 +167,12 @@ void StreamCall::Handle(Exchange& exchange) {
   };
   const auto bind = [this, &answered](std::string* session_id) {
     absl::StatusOr<std::string> bound = BindSession(*session_id);
-    if (bound.ok()) {
-      *session_id = *std::move(bound);
-    } else {
+    if (!bound.ok()) {
       answered(bound.status(), {});
+      return false;
     }
-    return bound.ok();
+    *session_id = *std::move(bound);
+    return true;
   };
   switch (request.message_case()) {
     case v1::StreamRequest::kAppend:

@@ -16,7 +16,7 @@ constexpr Operations kPerFloatRead = 2;
 constexpr Operations kPerTile = 1 << 13;
 constexpr std::int64_t kTileRows = 192;
 // Moves of an insertion into a row's top_k, per query row, head and place.
-constexpr Operations kPerTopKey = 64 * 50;
+constexpr Operations kPerTopKey = Operations{64} * 50;
 
 Operations Product(Operations a, Operations b) {
   constexpr Operations kMax = Operations{1} << 58;

@@ -151,7 +151,7 @@ grpc::Status FakeSessions::Answer(const Layer& layer, const v1::Tensor& queries,
   const std::int64_t group = heads / layer.group.kv_heads();
   const std::int64_t dim = layer.group.value_dim();
   const std::int64_t row_bytes =
-      heads * (4 * dim + (options.flags() ? 1 : 0) + 14 * options.top_k()) +
+      heads * (4 * dim + (options.flags() ? 1 : 0) + std::int64_t{14} * options.top_k()) +
       limit.extra_bytes_per_row;
   const std::int64_t fits = (limit.max_bytes - 1024) / row_bytes;
   if (n > fits) {

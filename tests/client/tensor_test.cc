@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 namespace attnd::client {
@@ -58,7 +58,8 @@ TEST(Tensor, HalfToFloatAtTheEdges) {
   const std::vector<float> expected = {0.0F, -0.0F, 0x1p-24F, 1023 * 0x1p-24F, 0x1p-14F,
                                        1.0F, -2.0F, 65504.0F, infinity,        -infinity};
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(std::memcmp(&(*floats)[i], &expected[i], 4), 0) << i << ": " << (*floats)[i];
+    EXPECT_EQ(std::bit_cast<std::uint32_t>((*floats)[i]), std::bit_cast<std::uint32_t>(expected[i]))
+        << i << ": " << (*floats)[i];
   }
   EXPECT_TRUE(std::isnan((*ToFloats(Halves({0x7e00}, v1::F16)))[0]));
 }

@@ -301,7 +301,7 @@ TEST_F(Append, SumsThatOverflowAreRefusedBeforeTheyAreSealed) {
   ASSERT_TRUE(Succeeded(session.Append(tokens_, 1, 99).status));
   for (const std::int64_t count : {1, 28, 29, 100}) {
     Tokens late = tokens_;
-    late.keys[100 * 16] = 1.5e19F;
+    late.keys[std::size_t{100} * 16] = 1.5e19F;
     EXPECT_TRUE(FailedWith(session.Append(late, 100, count).status, StatusCode::INVALID_ARGUMENT,
                            v1::FEATURE_OVERFLOW))
         << count;

@@ -84,7 +84,7 @@ TEST_F(Hostile, TruncatedAndCorruptedMessagesNeverCountHalf) {
   // One byte changed, in front of the numbers: wherever that is, the message is taken as a whole or
   // not at all.
   std::mt19937 random(2);
-  const std::size_t head = append.size() - 5 * 16 * 4 * 2;
+  const std::size_t head = append.size() - std::size_t{5} * 16 * 4 * 2;
   for (int round = 0; round < Rounds(200); ++round) {
     std::string bytes = append;
     bytes[random() % head] ^= static_cast<char>(1 + random() % 255);
@@ -103,7 +103,7 @@ TEST_F(Hostile, AMessageOverTheLimitIsRefused) {
   EXPECT_EQ(RawCall(server_.channel(), Path("Append"), bytes).status.error_code(),
             StatusCode::RESOURCE_EXHAUSTED);
   // One that just fits is taken.
-  const std::int64_t count = limit / (2 * 16 * 4) - 10;
+  const std::int64_t count = limit / (std::int64_t{2} * 16 * 4) - 10;
   const Tokens tokens = RandomTokens(kShape, count, 1);
   EXPECT_TRUE(Succeeded(session.Append(tokens, 0, count).status));
   ExpectHealthy();

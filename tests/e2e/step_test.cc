@@ -137,7 +137,7 @@ TEST_F(Step, QueriesMustBeOnePerTokenAndFinite) {
   EXPECT_TRUE(
       FailedWith(session.Step(request).status, StatusCode::INVALID_ARGUMENT, v1::BAD_TENSOR));
   std::vector<float> bad = queries_;
-  bad[9 * 32] = NAN;
+  bad[std::size_t{9} * 32] = NAN;
   EXPECT_TRUE(FailedWith(session.Step(session.StepOf(tokens_, bad, 0, 10)).status,
                          StatusCode::INVALID_ARGUMENT, v1::NOT_FINITE));
   request = session.StepOf(tokens_, queries_, 0, 10);
@@ -157,7 +157,7 @@ TEST_F(Step, QueriesMustBeOnePerTokenAndFinite) {
 TEST_F(Step, AnOutputThatDoesNotFitF16LeavesTheStepUnapplied) {
   const TestSession session(server_.stub(), "s", ConfigOf({ExactGroup(kShape)}));
   Tokens large = tokens_;
-  large.values[5 * 12] = 1e6F;
+  large.values[std::size_t{5} * 12] = 1e6F;
   v1::AnswerOptions options;
   options.set_output_dtype(v1::F16);
   const v1::StepRequest request = session.StepOf(large, queries_, 0, 10, options);
@@ -171,7 +171,7 @@ TEST_F(Step, AnOutputThatDoesNotFitF16LeavesTheStepUnapplied) {
 TEST_F(Step, AFeatureOverflowLeavesTheStepUnapplied) {
   const TestSession session(server_.stub(), "s", ConfigOf({LinearGroup(kShape, v1::SQUARED_RELU)}));
   Tokens large = tokens_;
-  large.keys[80 * 16] = 1e25F;
+  large.keys[std::size_t{80} * 16] = 1e25F;
   EXPECT_TRUE(FailedWith(session.Step(session.StepOf(large, queries_, 0, 100)).status,
                          StatusCode::INVALID_ARGUMENT, v1::FEATURE_OVERFLOW));
   EXPECT_EQ(session.Get()->position(), 0);

@@ -145,7 +145,7 @@ TEST_F(Streams, CancelledMidwayLeavesWholeMessagesOnly) {
     {
       const auto stream = server_.stub().Stream(context.get());
       for (int i = 0; i < 40; ++i) {
-        if (!stream->Write(AppendMessage(session, 1, i * 97, 97))) break;
+        if (!stream->Write(AppendMessage(session, 1, std::int64_t{97} * i, 97))) break;
         if (i == 2 * round) context->TryCancel();
       }
       EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);

@@ -55,7 +55,7 @@ class LayerStream : public ::testing::TestWithParam<Case> {
             mask_.data()};
   }
   // Tokens [position, position + count), in pieces of at most `piece`.
-  State Appended(State base, std::int64_t count, std::int64_t piece,
+  State Appended(const State& base, std::int64_t count, std::int64_t piece,
                  TokenDigester* digester = nullptr) {
     LayerDraft draft(*engine_, base);
     for (std::int64_t done = 0; done < count; done += piece) {

@@ -92,7 +92,7 @@ TEST_F(TokenRowsTest, NumbersThatAreNotFiniteAreNamed) {
   EXPECT_NE(std::string(rows.status().message()).find("keys: token 37"), std::string::npos)
       << rows.status();
   EXPECT_TRUE(StoredRows(*f32_, Batch(), 38, 60, scratch_).ok());
-  values_[99 * 6] = -INFINITY;
+  values_[std::size_t{99} * 6] = -INFINITY;
   rows = StoredRows(*f32_, Batch(), 90, 10, scratch_);
   EXPECT_NE(std::string(rows.status().message()).find("values: token 99"), std::string::npos);
 }

@@ -23,12 +23,9 @@
 namespace attnd::server {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
-using ::testing::Not;
 
 // The lines that `body` logs.
 std::vector<std::string> Lines(LogFormat format, LogLevel level,

@@ -25,7 +25,6 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::MatchesRegex;
 using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
 const BuildInfo kBuild = {
     .version = "1.2.3", .isa = "avx2", .compiler = "clang \"14\"", .numerics_version = 1};
