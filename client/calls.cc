@@ -168,6 +168,7 @@ void FillAttend(std::int64_t layer, const ConstTensor& queries, const AttendOpti
 absl::Status JoinAnswers(v1::Answer* piece, v1::Answer* whole) {
   absl::Status status = JoinTensors(piece->mutable_outputs(), whole->mutable_outputs());
   whole->mutable_flags()->append(piece->flags());
+  whole->mutable_denominator_exponents()->MergeFrom(piece->denominator_exponents());
   if (piece->has_denominators()) {
     status.Update(JoinTensors(piece->mutable_denominators(), whole->mutable_denominators()));
   }

@@ -50,7 +50,8 @@ std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions&
       options.output_dtype() == v1::F16 || options.output_dtype() == v1::BF16 ? 2 : 4;
   std::int64_t per_head = shape.value_dim * element;
   if (options.flags()) per_head += 1;
-  if (options.denominators()) per_head += 4;
+  // A denominator and, for some maps, its exponent.
+  if (options.denominators()) per_head += 4 + 5;
   if (options.partials()) {
     // A log-normalizer, or numerators, a denominator and an exponent of at most 5 bytes.
     per_head += shape.exact ? 4 : 4 * shape.value_dim + 4 + 5;

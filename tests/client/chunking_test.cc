@@ -46,12 +46,12 @@ TEST(Chunking, CountsEverythingAnAnswerCanHold) {
   EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * 16 * 2);
   options.set_flags(true);
   options.set_denominators(true);
-  EXPECT_EQ(AnswerBytesPerRow(linear, options), 4 * (32 + 1 + 4));
+  EXPECT_EQ(AnswerBytesPerRow(linear, options), 4 * (32 + 1 + 9));
   options.set_partials(true);
-  EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 4 + 4));
-  EXPECT_EQ(AnswerBytesPerRow(linear, options), 4 * (32 + 1 + 4 + 64 + 4 + 5));
+  EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 9 + 4));
+  EXPECT_EQ(AnswerBytesPerRow(linear, options), 4 * (32 + 1 + 9 + 64 + 4 + 5));
   options.set_top_k(10);
-  EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 4 + 4 + 140));
+  EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 9 + 4 + 140));
 }
 
 TEST(Chunking, LayersOfGroups) {

@@ -174,9 +174,13 @@ TEST_F(Attend, TopKAreThePositionsOfLargestWeight) {
 TEST_F(Attend, PartialsOverTwoContextsMergeToTheWhole) {
   v1::AnswerOptions options;
   options.set_partials(true);
-  for (const bool exact : {true, false}) {
-    const v1::SessionConfig config = ConfigOf({exact ? ExactGroup(kShape) : LinearGroup(kShape)});
-    const std::string name = exact ? "exact" : "linear";
+  const std::vector<std::pair<std::string, v1::LayerGroup>> groups = {
+      {"exact", ExactGroup(kShape)},
+      {"linear", LinearGroup(kShape)},
+      {"favor", LinearGroup(kShape, v1::FAVOR_POSITIVE)}};
+  for (const auto& [name, group] : groups) {
+    const bool exact = name == "exact";
+    const v1::SessionConfig config = ConfigOf({group});
     const TestSession whole(server_.stub(), name, config);
     const TestSession left(server_.stub(), name + "-left", config);
     const TestSession right(server_.stub(), name + "-right", config);
@@ -206,19 +210,48 @@ TEST_F(Attend, PartialsOverTwoContextsMergeToTheWhole) {
         }
       }
     } else {
-      ASSERT_EQ(a.partial().exponents_size(), 1);
-      EXPECT_EQ(a.partial().exponents(0), 0);
+      ASSERT_EQ(a.partial().exponents_size(), name == "favor" ? 120 : 1);
+      if (name == "linear") EXPECT_EQ(a.partial().exponents(0), 0);
+      const auto power = [](const v1::Answer& answer, std::size_t row) {
+        const int at = answer.partial().exponents_size() == 1 ? 0 : static_cast<int>(row);
+        return std::ldexp(1.0, answer.partial().exponents(at));
+      };
       const std::vector<float> na = Floats(a.partial().numerators());
       const std::vector<float> nb = Floats(b.partial().numerators());
       const std::vector<float> da = Floats(a.partial().denominators());
       const std::vector<float> db = Floats(b.partial().denominators());
       for (std::size_t i = 0; i < 600; ++i) {
-        merged.push_back((static_cast<double>(na[i]) + static_cast<double>(nb[i])) /
-                         (static_cast<double>(da[i / 5]) + static_cast<double>(db[i / 5])));
+        const double pa = power(a, i / 5);
+        const double pb = power(b, i / 5);
+        merged.push_back(
+            (pa * static_cast<double>(na[i]) + pb * static_cast<double>(nb[i])) /
+            (pa * static_cast<double>(da[i / 5]) + pb * static_cast<double>(db[i / 5])));
       }
     }
     EXPECT_LT(RelativeError(Floats(want.outputs()), merged), 2e-6) << name;
   }
+}
+
+TEST_F(Attend, AMapThatLooksAtPositionsNeedsThemAndAnswersAsStepDoes) {
+  v1::LayerGroup group = LinearGroup(kShape, v1::COSFORMER);
+  group.mutable_linear()->mutable_feature_map()->set_horizon(1000);
+  const TestSession steps(server_.stub(), "steps", ConfigOf({group}));
+  const TestSession appends(server_.stub(), "appends", ConfigOf({group}));
+  const std::vector<float> queries = RandomQueries(kShape, 300, 2);
+  const Reply<v1::StepResponse> step = steps.Step(steps.StepOf(tokens_, queries, 0, 300));
+  ASSERT_TRUE(Succeeded(step.status));
+  ASSERT_TRUE(Succeeded(appends.Append(tokens_, 0, 300).status));
+  v1::AttendRequest request = appends.AttendOf(kShape, queries, 299, 1);
+  EXPECT_TRUE(
+      FailedWith(appends.Attend(request).status, StatusCode::INVALID_ARGUMENT, v1::INVALID_FIELD));
+  request.add_query_positions(299);
+  const Reply<v1::AttendResponse> there = appends.Attend(request);
+  ASSERT_TRUE(Succeeded(there.status));
+  const std::string& all = step->answer().outputs().data();
+  const std::string& one = there->answer().outputs().data();
+  EXPECT_EQ(all.substr(all.size() - one.size()), one);
+  request.set_query_positions(0, 900);
+  EXPECT_NE(appends.Attend(request)->answer().outputs().data(), one);
 }
 
 TEST_F(Attend, GuardsAndFlagsSayWhatBecameOfADenominator) {
