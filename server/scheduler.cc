@@ -14,21 +14,15 @@ Scheduler::Scheduler(int workers, const Clock& clock) : clock_(clock) {
 
 Scheduler::~Scheduler() { Stop(); }
 
-Scheduler::EntryPtr Scheduler::MakeEntry(const std::string& tenant, std::uint64_t session,
-                                         std::unique_ptr<Job> job) {
-  auto entry = std::make_shared<Entry>();
-  entry->job = std::move(job);
-  entry->tenant = tenant;
-  entry->session = session;
-  return entry;
-}
-
-void Scheduler::Queue(EntryPtr entry) {
+void Scheduler::Queue(const std::string& tenant, std::uint64_t session, Entry entry) {
+  auto queued = std::make_shared<Entry>(std::move(entry));
+  queued->tenant = tenant;
+  queued->session = session;
   bool wake = false;
   {
     MutexLock lock(&mutex_);
     ++jobs_;
-    Enqueue(std::move(entry));
+    Enqueue(std::move(queued));
     wake = WorkForSleepers();
   }
   // Without the lock, which the woken worker takes first thing.
@@ -36,15 +30,18 @@ void Scheduler::Queue(EntryPtr entry) {
 }
 
 void Scheduler::Submit(const std::string& tenant, std::uint64_t session, std::unique_ptr<Job> job) {
-  Queue(MakeEntry(tenant, session, std::move(job)));
+  Entry entry;
+  entry.job = std::move(job);
+  Queue(tenant, session, std::move(entry));
 }
 
 void Scheduler::RunHere(const std::string& tenant, std::uint64_t session,
                         std::unique_ptr<Job> job) {
   thread_local engine::Scratch scratch;
-  EntryPtr entry = MakeEntry(tenant, session, std::move(job));
-  RunFor(kHereNanos, *entry, scratch);
-  if (!entry->ended) Queue(std::move(entry));
+  Entry entry;
+  entry.job = std::move(job);
+  RunFor(kHereNanos, entry, scratch);
+  if (!entry.ended) Queue(tenant, session, std::move(entry));
 }
 
 void Scheduler::RunHereIfIdle(const std::string& tenant, std::uint64_t session,

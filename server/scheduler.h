@@ -101,9 +101,8 @@ class Scheduler {
   void Enqueue(EntryPtr entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EntryPtr Pick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(const Entry& entry, std::int64_t nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Queue(EntryPtr entry) ABSL_LOCKS_EXCLUDED(mutex_);
-  static EntryPtr MakeEntry(const std::string& tenant, std::uint64_t session,
-                            std::unique_ptr<Job> job);
+  void Queue(const std::string& tenant, std::uint64_t session, Entry entry)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::int64_t RunFor(std::int64_t nanos, Entry& entry, engine::Scratch& scratch) const;
   void RunAlone(const EntryPtr& entry, engine::Scratch& scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
