@@ -39,8 +39,8 @@ class ExactEngine final : public Engine {
     }
   }
 
-  void EncodeKeys(const KeyRows& /*rows*/, float* /*features*/,
-                  std::int32_t* /*exponents*/, Scratch& /*scratch*/) const override {}
+  void EncodeKeys(const KeyRows& /*rows*/, float* /*features*/, std::int32_t* /*exponents*/,
+                  Scratch& /*scratch*/) const override {}
 
   std::shared_ptr<SealedState> NewState() const override {
     return std::make_shared<KeyValueState<Element>>(shape_);
