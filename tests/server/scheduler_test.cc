@@ -344,6 +344,7 @@ TEST(Scheduler, RunsABriefJobOnTheCallingThreadWhateverElseRuns) {
                     std::make_unique<Quanta>(1, [&](int) { ran = std::this_thread::get_id(); }));
   EXPECT_EQ(ran, std::this_thread::get_id());
   gate.Open();
+  scheduler.Stop();  // before what its jobs refer to is gone
 }
 
 TEST(Scheduler, StopWaitsForJobsAndForTheJobsTheySubmit) {
