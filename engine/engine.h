@@ -148,6 +148,9 @@ class Engine {
                                  Scratch& scratch) const = 0;
 
   virtual std::unique_ptr<AttendPlan> NewPlan() const = 0;
+  // Memory that a plan keeps for a group of `queries` queries over `tokens` tokens, at most 2^40.
+  virtual std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
+                                 std::int64_t top_k) const = 0;
 
   // Memory per layer: independent of its length (the open block included), and per token.
   virtual std::int64_t fixed_bytes() const = 0;

@@ -95,10 +95,10 @@ std::int64_t AnswerBytes(const AnswerSpec& spec, std::int64_t queries) {
   return kOverheadBytes + queries * QueryBytes(spec);
 }
 
-std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries) {
+std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries, std::int64_t plan_bytes) {
   constexpr std::int64_t kF32 = sizeof(float);
   const std::int64_t outputs = queries.rows * spec.shape.output_row() * kF32;
-  std::int64_t bytes = AnswerBytes(spec, queries.rows) + 2 * outputs;
+  std::int64_t bytes = AnswerBytes(spec, queries.rows) + plan_bytes;
   if (spec.output_type != engine::DataType::kF32) bytes += outputs;
   if (queries.elements.type != engine::DataType::kF32) bytes += queries.elements.count * kF32;
   return bytes;

@@ -37,8 +37,8 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
 std::int64_t AnswerBytes(const AnswerSpec& spec, std::int64_t queries);
 
 // Memory that answering takes besides the request: the answer, its F32 form and the queries' where
-// the wire types are narrower, and the engine's partial sums, which are of the size of the outputs.
-std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries);
+// the wire types are narrower, and the engine's plan (Engine::PlanBytes).
+std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries, std::int64_t plan_bytes);
 
 // RESPONSE_TOO_LARGE with the largest count of queries whose answer fits.
 absl::Status CheckAnswerFits(const AnswerSpec& spec, std::int64_t queries,

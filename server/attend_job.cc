@@ -47,10 +47,13 @@ absl::Status AttendJob::Begin() {
   return absl::OkStatus();
 }
 
+std::int64_t AttendJob::GroupQueries(const engine::LayerShape& shape) {
+  return std::max<std::int64_t>(kGroupRows / shape.query_heads, 1);
+}
+
 Job::Next AttendJob::AttendGroup() {
   const engine::LayerShape& shape = engine_.shape();
-  const std::int64_t most = std::max<std::int64_t>(kGroupRows / shape.query_heads, 1);
-  const std::int64_t count = std::min(queries_.rows - attended_, most);
+  const std::int64_t count = std::min(queries_.rows - attended_, GroupQueries(shape));
   const float* rows = rows_->data() + attended_ * shape.query_row();
   const std::int64_t* positions = positions_ == nullptr ? nullptr : positions_ + attended_;
   plan_->Reset(engine::AttendGroup(*state_, rows, count, positions), answer_->View(attended_));

@@ -24,6 +24,9 @@ class AttendJob final : public MessageJob {
   AttendJob(Call call, std::int64_t layer, const RowsView& queries, const std::int64_t* positions,
             const AnswerSpec& spec, v1::AttendResponse& response);
 
+  // The most queries that share one plan.
+  static std::int64_t GroupQueries(const engine::LayerShape& shape);
+
   // The state to answer from; called once, before the job is queued.
   void Observe(LayerStatePtr state) {
     state_ = std::move(state);

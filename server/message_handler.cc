@@ -213,7 +213,12 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
                  {{"layer", absl::StrCat(layer)}, {"position", absl::StrCat(state->position())}});
   }
   const auto request_bytes = static_cast<std::int64_t>(request.ByteSizeLong());
-  const std::int64_t bytes = request_bytes + WorkBytes(*spec, *queries);
+  // A wait for more tokens than a layer can hold is bounded here; it will not come to an end.
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
+  const std::int64_t plan_bytes = session->engine(layer).PlanBytes(
+      std::min(std::max(state->position(), request.min_position()), kMostTokens),
+      std::min(queries->rows, AttendJob::GroupQueries(shape)), spec->top_k);
+  const std::int64_t bytes = request_bytes + WorkBytes(*spec, *queries, plan_bytes);
   absl::StatusOr<Admission::Ticket> ticket =
       reached ? services_.admission.Admit(bytes) : services_.waits.Admit(request_bytes);
   if (!ticket.ok()) return ticket.status();
@@ -297,8 +302,11 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
   if (!spec.ok()) return spec.status();
   valid = CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes);
   if (!valid.ok()) return valid;
+  const std::int64_t plan_bytes =
+      session->engine(layer).PlanBytes(session->position(layer) + queries->rows,
+                                       std::min(queries->rows, engine::kBlockTokens), spec->top_k);
   absl::StatusOr<Admission::Ticket> ticket = services_.admission.Admit(
-      static_cast<std::int64_t>(request.ByteSizeLong()) + WorkBytes(*spec, *queries));
+      static_cast<std::int64_t>(request.ByteSizeLong()) + WorkBytes(*spec, *queries, plan_bytes));
   if (!ticket.ok()) return ticket.status();
   // The session keeps the answer for a retry.
   const std::int64_t bytes = NeededBytes(*session, {*slice}, AnswerBytes(*spec, queries->rows));

@@ -70,6 +70,12 @@ class ExactEngine final : public Engine {
     return static_cast<std::int64_t>(sizeof(KeyValueState<Element>)) + Tail::Bytes(shape_, 0);
   }
 
+  std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
+                         std::int64_t top_k) const override {
+    const std::int64_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+    return ExactPlanSizes(shape_, blocks, queries, top_k).bytes(top_k);
+  }
+
   std::int64_t bytes_per_token() const override {
     const BlockLayout layout(shape_);
     const std::int64_t block =

@@ -38,6 +38,28 @@ void Grow(AlignedBuffer<T>& buffer, std::int64_t count) {
 
 }  // namespace
 
+ExactPlanSizes::ExactPlanSizes(const LayerShape& shape, std::int64_t blocks, std::int64_t queries,
+                               std::int64_t top_k)
+    : splits(std::max(CeilDivide(blocks, kSplitBlocks), std::int64_t{1})),
+      head_rows(queries * shape.group_size()),
+      tile_rows(PaddedTileRows(std::min(head_rows, kGemmMaxRows))),
+      head_tiles(CeilDivide(head_rows, kGemmMaxRows)),
+      tiles(shape.kv_heads * head_tiles),
+      slot_floats(tile_rows * SoftmaxSums::RowFloats(BlockLayout(shape).padded_value_dim)) {
+  const std::int64_t merges = tiles * splits * std::min(head_rows, kGemmMaxRows);  // of one row
+  const bool split = tiles <= kMaxTilesToSplit && tiles * splits * slot_floats <= kMaxSplitSums &&
+                     merges * top_k * top_k / 2 <= kMaxTopMoves;
+  split_chains = split ? splits : 1;
+  slots = split_chains == splits ? splits : 2;
+}
+
+std::int64_t ExactPlanSizes::bytes(std::int64_t top_k) const {
+  const std::int64_t sums = tiles * slots * slot_floats * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t places = chains() * tile_rows * top_k;
+  return sums + places * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t)) +
+         (chains() + head_rows) * static_cast<std::int64_t>(sizeof(std::int64_t));
+}
+
 template <typename Element>
 void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer) {
   group_ = group;
@@ -45,31 +67,18 @@ void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer
   sealed_blocks_ = group.sealed_tokens / kBlockTokens;
   state_ = sealed_blocks_ == 0 ? nullptr : static_cast<const KeyValueState<Element>*>(group.sealed);
   blocks_ = sealed_blocks_ + (group.tail.rows > 0 ? 1 : 0);
-  splits_ = std::max(CeilDivide(blocks_, kSplitBlocks), std::int64_t{1});
-
-  head_rows_ = group.count * shape_.group_size();
-  tile_rows_ = PaddedTileRows(std::min(head_rows_, kGemmMaxRows));
-  head_tiles_ = CeilDivide(head_rows_, kGemmMaxRows);
-  tiles_ = shape_.kv_heads * head_tiles_;
-  const std::int64_t slot_floats = tile_rows_ * SoftmaxSums::RowFloats(layout_.padded_value_dim);
-  const std::int64_t merges = tiles_ * splits_ * std::min(head_rows_, kGemmMaxRows);  // of one row
-  const bool split = tiles_ <= kMaxTilesToSplit &&
-                     tiles_ * splits_ * slot_floats <= kMaxSplitSums &&
-                     merges * answer.top_k * answer.top_k / 2 <= kMaxTopMoves;
-  split_chains_ = split ? splits_ : 1;
-  slots_ = split_chains_ == splits_ ? splits_ : 2;
-
-  Grow(sums_, tiles_ * slots_ * slot_floats);
+  sizes_ = ExactPlanSizes(shape_, blocks_, group.count, answer.top_k);
+  Grow(sums_, sizes_.tiles * sizes_.slots * sizes_.slot_floats);
   if (answer.top_k > 0) {
-    Grow(top_scores_, chains() * tile_rows_ * answer.top_k);
-    Grow(top_positions_, chains() * tile_rows_ * answer.top_k);
+    Grow(top_scores_, chains() * sizes_.tile_rows * answer.top_k);
+    Grow(top_positions_, chains() * sizes_.tile_rows * answer.top_k);
   }
   next_block_.resize(static_cast<std::size_t>(chains()));
   for (std::int64_t chain = 0; chain < chains(); ++chain) {
-    next_block_[static_cast<std::size_t>(chain)] = chain % split_chains_ * kSplitBlocks;
+    next_block_[static_cast<std::size_t>(chain)] = chain % sizes_.split_chains * kSplitBlocks;
   }
   open_rows_.clear();
-  for (std::int64_t row = 0; row < (group.causal ? head_rows_ : 1); ++row) {
+  for (std::int64_t row = 0; row < (group.causal ? sizes_.head_rows : 1); ++row) {
     const std::int64_t cut =
         std::clamp(group.cut(row / shape_.group_size()), std::int64_t{0}, group.tail.rows);
     open_rows_.push_back(group.tail.valid & FirstRows(cut));
@@ -78,24 +87,24 @@ void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer
 
 template <typename Element>
 SoftmaxSums ExactPlan<Element>::Sums(std::int64_t tile, std::int64_t slot) {
-  const std::int64_t slot_floats = tile_rows_ * SoftmaxSums::RowFloats(layout_.padded_value_dim);
-  return {sums_.data() + (tile * slots_ + slot) * slot_floats, PaddedTileRows(Tile(tile).rows),
-          layout_.padded_value_dim};
+  return {sums_.data() + (tile * sizes_.slots + slot) * sizes_.slot_floats,
+          PaddedTileRows(Tile(tile).rows), layout_.padded_value_dim};
 }
 
 template <typename Element>
 TopKeys ExactPlan<Element>::Top(std::int64_t tile, std::int64_t split_chain) {
-  const std::int64_t offset = (tile * split_chains_ + split_chain) * tile_rows_ * answer_.top_k;
+  const std::int64_t offset =
+      (tile * sizes_.split_chains + split_chain) * sizes_.tile_rows * answer_.top_k;
   return {Tile(tile).rows, answer_.top_k, top_scores_.data() + offset,
           top_positions_.data() + offset};
 }
 
 template <typename Element>
 RowTile ExactPlan<Element>::Tile(std::int64_t tile) const {
-  const std::int64_t first = tile % head_tiles_ * kGemmMaxRows;
-  return {.kv_head = tile / head_tiles_,
+  const std::int64_t first = tile % sizes_.head_tiles * kGemmMaxRows;
+  return {.kv_head = tile / sizes_.head_tiles,
           .first = first,
-          .rows = std::min(head_rows_ - first, kGemmMaxRows),
+          .rows = std::min(sizes_.head_rows - first, kGemmMaxRows),
           .group_size = shape_.group_size(),
           .query_heads = shape_.query_heads};
 }
@@ -140,7 +149,7 @@ template <typename Element>
 std::int64_t ExactPlan<Element>::BlocksPerQuantum() const {
   const std::int64_t elements = layout_.elements();
   const std::int64_t top_moves = kBlockTokens * answer_.top_k;  // per row, at most
-  const std::int64_t flops = tile_rows_ * (2 * elements + kFlopsPerTopMove * top_moves);
+  const std::int64_t flops = sizes_.tile_rows * (2 * elements + kFlopsPerTopMove * top_moves);
   const std::int64_t bytes = elements * static_cast<std::int64_t>(sizeof(Element));
   return std::max(std::min(kQuantumFlops / flops, kQuantumBytes / bytes), std::int64_t{1});
 }
@@ -155,9 +164,9 @@ void ExactPlan<Element>::WriteRows(const RowTile& tile, const SoftmaxSums& sums,
 template <typename Element>
 bool ExactPlan<Element>::Run(std::int64_t chain, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
-  const std::int64_t tile_index = chain / split_chains_;
-  const std::int64_t split_chain = chain % split_chains_;
-  const bool one_split = split_chains_ == splits_;
+  const std::int64_t tile_index = chain / sizes_.split_chains;
+  const std::int64_t split_chain = chain % sizes_.split_chains;
+  const bool one_split = sizes_.split_chains == sizes_.splits;
   const std::int64_t first = split_chain * kSplitBlocks;
   const std::int64_t end = one_split ? std::min(first + kSplitBlocks, blocks_) : blocks_;
 
@@ -198,17 +207,17 @@ bool ExactPlan<Element>::Run(std::int64_t chain, Scratch& scratch) {
     }
   }
   if (next < end) return false;
-  if (split_chains_ == 1) WriteRows(tile, total, top);
+  if (sizes_.split_chains == 1) WriteRows(tile, total, top);
   return true;
 }
 
 template <typename Element>
 void ExactPlan<Element>::Finish(Scratch& scratch) {
-  if (split_chains_ == 1) return;
-  for (std::int64_t tile = 0; tile < tiles_; ++tile) {
+  if (sizes_.split_chains == 1) return;
+  for (std::int64_t tile = 0; tile < sizes_.tiles; ++tile) {
     SoftmaxSums sums = Sums(tile, 0);
     TopKeys top = Top(tile, 0);
-    for (std::int64_t slot = 1; slot < slots_; ++slot) {
+    for (std::int64_t slot = 1; slot < sizes_.slots; ++slot) {
       const SoftmaxSums later = Sums(tile, slot);
       MergeSums(later, sums, scratch);
       if (answer_.top_k > 0) top.OfferAll(Top(tile, slot));

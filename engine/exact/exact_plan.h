@@ -29,14 +29,35 @@ namespace attnd::engine {
 
 inline constexpr std::int64_t kSplitBlocks = 256;  // 16,384 tokens
 
+// How a group's work is divided, which its sizes alone decide.
+struct ExactPlanSizes {
+  // `blocks`: of all tokens, the open block included; `queries` as in QueryGroup::count.
+  ExactPlanSizes(const LayerShape& shape, std::int64_t blocks, std::int64_t queries,
+                 std::int64_t top_k);
+
+  std::int64_t chains() const { return tiles * split_chains; }
+  // Memory that a plan of these sizes keeps.
+  std::int64_t bytes(std::int64_t top_k) const;
+
+  std::int64_t splits = 0;
+  std::int64_t head_rows = 0;     // query rows per kv-head
+  std::int64_t tile_rows = 0;     // of the largest tile, with padding
+  std::int64_t head_tiles = 0;    // tiles per kv-head
+  std::int64_t tiles = 0;         // of all kv-heads
+  std::int64_t split_chains = 0;  // chains per tile: splits, or 1
+  std::int64_t slots = 0;         // sums per tile
+  std::int64_t slot_floats = 0;   // of one of them
+};
+
 // Element: the storage type, see segment.h. The shape is copied.
 template <typename Element>
 class ExactPlan final : public AttendPlan {
  public:
-  explicit ExactPlan(const LayerShape& shape) : shape_(shape), layout_(shape) {}
+  explicit ExactPlan(const LayerShape& shape)
+      : shape_(shape), layout_(shape), sizes_(shape, 0, 1, 0) {}
 
   void Reset(const QueryGroup& group, const AnswerView& answer) override;
-  std::int64_t chains() const override { return tiles_ * split_chains_; }
+  std::int64_t chains() const override { return sizes_.chains(); }
   bool Run(std::int64_t chain, Scratch& scratch) override;
   void Finish(Scratch& scratch) override;
 
@@ -61,14 +82,7 @@ class ExactPlan final : public AttendPlan {
   const KeyValueState<Element>* state_ = nullptr;  // null: no sealed tokens
   std::int64_t sealed_blocks_ = 0;
   std::int64_t blocks_ = 0;  // with the open one
-  std::int64_t splits_ = 0;
-
-  std::int64_t head_rows_ = 0;     // query rows per kv-head
-  std::int64_t tile_rows_ = 0;     // of the largest tile, with padding
-  std::int64_t head_tiles_ = 0;    // tiles per kv-head
-  std::int64_t tiles_ = 0;         // of all kv-heads
-  std::int64_t split_chains_ = 0;  // chains per tile: splits_, or 1
-  std::int64_t slots_ = 0;         // sums per tile
+  ExactPlanSizes sizes_;
 
   std::vector<RowMask> open_rows_;        // per row if causal, else one: what it sees of the tail
   std::vector<std::int64_t> next_block_;  // per chain

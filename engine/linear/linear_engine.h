@@ -53,6 +53,7 @@ class LinearEngine final : public Engine {
   absl::Status CheckTail(const SealedState& state, const TailView& tail,
                          Scratch& scratch) const override;
   std::unique_ptr<AttendPlan> NewPlan() const override;
+  std::int64_t PlanBytes(std::int64_t, std::int64_t, std::int64_t) const override { return 0; }
 
   // A sealed state and an open block. Per token nothing: S and Z do not grow.
   std::int64_t fixed_bytes() const override;

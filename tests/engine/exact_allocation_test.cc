@@ -46,6 +46,21 @@ TEST_P(ExactAllocation, WarmedUpPlanDoesNotAllocate) {
   EXPECT_EQ(AllocationsOfThisThread(), before);
 }
 
+// A few queries over a long context keep the sums of every split, many times their outputs; a server
+// that counts the outputs alone can be made to run out of memory.
+TEST_P(ExactAllocation, PlanBytesCountTheSumsOfAllSplits) {
+  const LayerShape shape = {1, 1, 16, 64, 1.0F};
+  const auto engine = MakeExact(shape, GetParam());
+  constexpr std::int64_t kFloat = sizeof(float);
+  // 64 splits of 16,384 tokens, each with 192 rows of 64 values, a maximum and a sum.
+  EXPECT_GE(engine->PlanBytes(1 << 20, 192, 0), 64 * 192 * 66 * kFloat);
+  EXPECT_LE(engine->PlanBytes(1 << 20, 192, 0), 64 * 192 * 68 * kFloat);
+  EXPECT_LT(engine->PlanBytes(1 << 20, 1, 0), 64 * 16 * 68 * kFloat);
+  // Beyond 8 MiB the splits of a tile are one chain's.
+  EXPECT_LT(engine->PlanBytes(std::int64_t{1} << 40, 192, 0), std::int64_t{1} << 20);
+  EXPECT_GT(engine->PlanBytes(1 << 20, 192, 8), engine->PlanBytes(1 << 20, 192, 0));
+}
+
 INSTANTIATE_TEST_SUITE_P(Storage, ExactAllocation,
                          ::testing::Values(DataType::kF32, DataType::kBf16));
 

@@ -108,18 +108,18 @@ TEST(AnswerBytes, ALimitBelowAnyAnswerAllowsNone) {
             "allows 0 queries");
 }
 
-TEST(WorkBytes, CountsTheAnswerItsSumsAndWhatIsConverted) {
+TEST(WorkBytes, CountsTheAnswerThePlanAndWhatIsConverted) {
   AnswerSpec spec = AllSpecs()[0];
   RowsView queries;
   queries.rows = 10;
   constexpr std::int64_t kQueries = 480;  // elements
   queries.elements.count = kQueries;
   constexpr std::int64_t kOutputs = 1200;  // bytes of 10 rows of 6 heads of 5
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * kOutputs);
+  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777);
   queries.elements.type = engine::DataType::kBf16;
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 2 * kOutputs + 4 * kQueries);
+  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + 4 * kQueries);
   spec.output_type = engine::DataType::kF16;
-  EXPECT_EQ(WorkBytes(spec, queries), AnswerBytes(spec, 10) + 3 * kOutputs + 4 * kQueries);
+  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries);
 }
 
 TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {
