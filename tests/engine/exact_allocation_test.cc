@@ -46,8 +46,8 @@ TEST_P(ExactAllocation, WarmedUpPlanDoesNotAllocate) {
   EXPECT_EQ(AllocationsOfThisThread(), before);
 }
 
-// A few queries over a long context keep the sums of every split, many times their outputs; a server
-// that counts the outputs alone can be made to run out of memory.
+// A few queries over a long context keep the sums of every split, many times their outputs; a
+// server that counts the outputs alone can be made to run out of memory.
 TEST_P(ExactAllocation, PlanBytesCountTheSumsOfAllSplits) {
   const LayerShape shape = {1, 1, 16, 64, 1.0F};
   const auto engine = MakeExact(shape, GetParam());
