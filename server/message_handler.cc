@@ -47,8 +47,7 @@ std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& 
   return Mutation::EstimateBytes(session, slices) + answer_bytes;
 }
 
-// A message of a stream runs in place
-// only if it is brief: the stream reads no further meanwhile.
+// A message of a stream runs in place only if it is brief: the stream reads no further meanwhile.
 Session::Place PlaceFor(Operations operations, Transport transport) {
   const Operations most = transport == Transport::kUnary ? kShortOperations : kBriefOperations;
   return operations <= most ? Session::Place::kHereIfIdle : Session::Place::kWorker;

@@ -7,14 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
 #include "server/tensors.h"
+#include "server/work.h"
 
 namespace attnd::server {
-namespace {
-
-// Floats of keys and values that are checked, digested and folded in well under a millisecond.
-constexpr std::int64_t kQuantumFloats = 1 << 17;
-
-}  // namespace
 
 absl::StatusOr<LayerSlice> CheckTokens(const Session& session, const v1::LayerTokens& tokens,
                                        const std::string& field) {
@@ -158,10 +153,7 @@ absl::Status Mutation::Publish(engine::Message message,
 }
 
 std::int64_t Mutation::QuantumTokens(std::size_t slice) const {
-  const engine::LayerShape& shape = session_.engine(slices_[slice].span.layer).shape();
-  const std::int64_t blocks =
-      kQuantumFloats / ((shape.key_row() + shape.value_row()) * engine::kBlockTokens);
-  return std::max<std::int64_t>(blocks, 1) * engine::kBlockTokens;
+  return AppendQuantumTokens(session_.engine(slices_[slice].span.layer));
 }
 
 }  // namespace attnd::server

@@ -159,8 +159,10 @@ SessionTable& Server::sessions() { return impl_->sessions; }
 
 namespace {
 
+// An infinite one is ten years, which can still be added to a time.
 std::chrono::steady_clock::duration Nanos(absl::Duration duration) {
-  return std::chrono::nanoseconds(absl::ToInt64Nanoseconds(duration));
+  constexpr absl::Duration kMost = absl::Hours(24 * 3650);
+  return std::chrono::nanoseconds(absl::ToInt64Nanoseconds(std::min(duration, kMost)));
 }
 
 }  // namespace

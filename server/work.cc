@@ -18,6 +18,11 @@ constexpr std::int64_t kTileRows = 192;
 // Moves of an insertion into a row's top_k, per query row, head and place.
 constexpr Operations kPerTopKey = Operations{64} * 50;
 
+// Floats of keys and values that are checked, digested and folded in well under a millisecond where
+// a map has as many features as a key has numbers; and what maps with many more may compute.
+constexpr std::int64_t kQuantumFloats = 1 << 17;
+constexpr Operations kQuantumOperations = 1 << 23;
+
 Operations Product(Operations a, Operations b) {
   constexpr Operations kMax = Operations{1} << 58;
   Operations product = 0;
@@ -52,6 +57,15 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
                      (position > 0 && position % engine::kBlockTokens == 0);
   if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat);
   return operations;
+}
+
+std::int64_t AppendQuantumTokens(const engine::Engine& engine) {
+  const engine::LayerShape& shape = engine.shape();
+  const std::int64_t block_floats = (shape.key_row() + shape.value_row()) * engine::kBlockTokens;
+  const Operations block_operations = AppendOperations(engine, 0, engine::kBlockTokens);
+  const std::int64_t blocks =
+      std::min(kQuantumFloats / block_floats, kQuantumOperations / block_operations);
+  return std::max<std::int64_t>(blocks, 1) * engine::kBlockTokens;
 }
 
 }  // namespace attnd::server

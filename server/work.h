@@ -32,6 +32,9 @@ Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
 Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t tokens);
 
+// Tokens of a mutation that make a quantum of a millisecond or less, whole blocks and at least one.
+std::int64_t AppendQuantumTokens(const engine::Engine& engine);
+
 }  // namespace attnd::server
 
 #endif  // ATTND_SERVER_WORK_H_

@@ -75,7 +75,6 @@ HWY_EXPORT(ReadLoop);
 
 namespace {
 
-// Memory in pages of 2 MiB where the kernel has them.
 // The calling thread's processor time: on a busy machine a round is interrupted more often than
 // not.
 double ThreadSeconds() {
@@ -98,6 +97,7 @@ double MeasureFmaPeakGflops() {
   return best;
 }
 
+// Memory in pages of 2 MiB where the kernel has them.
 class ReadBandwidth::LargePages {
  public:
   explicit LargePages(std::size_t bytes) {

@@ -84,6 +84,28 @@ TEST(Drain, WithAStuckReaderEndsWithinTheDeadline) {
   writer.join();
 }
 
+// Added to the time, an infinite deadline once lay in the past.
+TEST(Drain, WithAnInfiniteDeadlineLetsWorkUnderWayEnd) {
+#ifdef ATTND_SANITIZED
+  constexpr std::int64_t kQueries = 400;
+#else
+  constexpr std::int64_t kQueries = 4000;
+#endif
+  server::Options options = TestOptions();
+  options.drain_deadline = absl::InfiniteDuration();
+  TestServer server(options);
+  const TestSession session(server.stub(), "s", ConfigOf({ExactGroup(kShape)}));
+  ASSERT_TRUE(Succeeded(session.Append(RandomTokens(kShape, 20'000, 1), 0, 20'000).status));
+  const std::vector<float> queries = RandomQueries(kShape, kQueries, 1);
+  grpc::Status status;
+  std::thread caller(
+      [&] { status = session.Attend(session.AttendOf(kShape, queries, 0, kQueries)).status; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server.server().Drain();
+  caller.join();
+  EXPECT_TRUE(Succeeded(status));
+}
+
 TEST(Drain, WithConnectionsThatSayNothingEndsWithinTheDeadline) {
   server::Options options = TestOptions();
   options.drain_deadline = absl::Seconds(1);

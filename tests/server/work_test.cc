@@ -60,6 +60,17 @@ TEST(Work, TheTokenThatOpensABlockPaysForTheOneBefore) {
   EXPECT_LT(AppendOperations(*linear, 0, 1), kShortOperations);
 }
 
+// A quantum of so many floats once held a second of folding for a map with many features.
+TEST(Work, AQuantumOfAMapWithManyFeaturesHasFewerTokens) {
+  EXPECT_EQ(AppendQuantumTokens(*Make(Heads(1, 64), true)), 1024);
+  engine::LinearConfig taylor;
+  taylor.feature_map.name = "taylor";
+  engine::EngineConfig config;
+  config.shape = Heads(1, 64);
+  config.kind = taylor;
+  EXPECT_EQ(AppendQuantumTokens(**engine::MakeEngine(config)), 64);
+}
+
 TEST(Work, AbsurdSizesSaturate) {
   const auto exact = Make(Heads(1024, 1024), false);
   EXPECT_GT(AttendOperations(*exact, std::int64_t{1} << 50, std::int64_t{1} << 40, 64),
