@@ -37,15 +37,29 @@ constexpr RowMask FirstRows(std::int64_t count) {
   return count >= kBlockTokens ? ~RowMask{0} : (RowMask{1} << count) - 1;
 }
 
-// A complete block as it is sealed: keys [64, H, d_k] and values [64, H, d_v], finite, in stored
-// precision; the rows of masked tokens are zeros. `features` are the engine's features of the keys,
-// [H, 64, feature_dim], where the tail already holds them, otherwise null. Borrowed.
+// What an engine keeps of the rows of an open block beside keys and values: counts of numbers, 0
+// where it has no use for them.
+struct TailLayout {
+  std::int64_t features = 0;    // per row and kv-head: of the key
+  std::int64_t exponents = 0;   // per row and kv-head: powers of two of the features
+  std::int64_t updates = 0;     // per row and kv-head: what a delta rule adds in place of the value
+  std::int64_t log_decays = 0;  // per row: gates that came with the token
+  std::int64_t rates = 0;       // per row: gates that came with the token
+};
+
+struct Tail;
+
+// A complete block as it is sealed: keys [64, H, d_k], values [64, H, d_v] and the gates of its
+// tokens, [64, log_decays] and [64, rates] of the TailLayout, finite, in stored precision; the rows
+// of masked tokens are zeros. `encoded`: the tail that holds the block, with all that the engine
+// wrote beside its rows; null where the rows did not pass through one. Borrowed.
 struct Block {
   const float* keys = nullptr;
   const float* values = nullptr;
   RowMask valid = 0;
-  const float* features = nullptr;
-  const std::int32_t* exponents = nullptr;  // [H, 64], with features that are scaled
+  const float* log_decays = nullptr;
+  const float* rates = nullptr;
+  const Tail* encoded = nullptr;
 };
 
 // The rows of an open block, shared between the layer states that see a prefix of them.
@@ -54,26 +68,36 @@ struct Block {
 // never again; a reader touches only rows below its state's count. So readers need no lock. Rows
 // that were never written are zeros.
 struct Tail {
-  // `feature_dim` 0: the engine keeps no features; `scaled`: each row of them has an exponent.
-  Tail(const LayerShape& shape, std::int64_t feature_dim, bool scaled = false)
+  Tail(const LayerShape& shape, const TailLayout& layout)
       : keys(kBlockTokens * shape.key_row()),
         values(kBlockTokens * shape.value_row()),
-        features(kBlockTokens * shape.kv_heads * feature_dim),
-        exponents(scaled ? kBlockTokens * shape.kv_heads : 0) {}
+        log_decays(kBlockTokens * layout.log_decays),
+        rates(kBlockTokens * layout.rates),
+        features(kBlockTokens * shape.kv_heads * layout.features),
+        exponents(kBlockTokens * shape.kv_heads * layout.exponents),
+        updates(kBlockTokens * shape.kv_heads * layout.updates) {}
 
   std::int64_t bytes() const {
-    return keys.bytes() + values.bytes() + features.bytes() + exponents.bytes();
+    return keys.bytes() + values.bytes() + log_decays.bytes() + rates.bytes() + features.bytes() +
+           exponents.bytes() + updates.bytes();
   }
   // Of a tail before it is made.
-  static std::int64_t Bytes(const LayerShape& shape, std::int64_t feature_dim) {
+  static std::int64_t Bytes(const LayerShape& shape, const TailLayout& layout) {
+    static_assert(sizeof(float) == sizeof(std::int32_t));
     return kBlockTokens * static_cast<std::int64_t>(sizeof(float)) *
-           (shape.key_row() + shape.value_row() + shape.kv_heads * feature_dim);
+           (shape.key_row() + shape.value_row() + layout.log_decays + layout.rates +
+            shape.kv_heads * (layout.features + layout.exponents + layout.updates));
   }
 
-  AlignedBuffer<float> keys;      // [64, H, d_k]
-  AlignedBuffer<float> values;    // [64, H, d_v]
-  AlignedBuffer<float> features;  // [H, 64, feature_dim]; row i of a head is written with key row i
-  AlignedBuffer<std::int32_t> exponents;  // [H, 64]; a row's features are times 2^exponent
+  // As they came, stored.
+  AlignedBuffer<float> keys;        // [64, H, d_k]
+  AlignedBuffer<float> values;      // [64, H, d_v]
+  AlignedBuffer<float> log_decays;  // [64, TailLayout::log_decays]
+  AlignedBuffer<float> rates;       // [64, TailLayout::rates]
+  // What the engine makes of them; row i of a head is written after row i of the arrays above.
+  AlignedBuffer<float> features;          // [H, 64, TailLayout::features]
+  AlignedBuffer<std::int32_t> exponents;  // [H, 64, TailLayout::exponents]
+  AlignedBuffer<float> updates;           // [H, 64, TailLayout::updates]
 };
 
 // What a reader sees of a Tail.

@@ -27,6 +27,8 @@
 
 namespace attnd::engine {
 
+class FeatureMap;
+
 // The engine's memory of complete blocks. Each engine derives its own and casts back what it made.
 class SealedState {
  public:
@@ -102,10 +104,13 @@ class Engine {
   virtual const char* name() const = 0;
   virtual const LayerShape& shape() const = 0;
 
-  // Features per key and kv-head that EncodeKeys writes; 0: the engine reads the keys themselves.
-  virtual std::int64_t feature_dim() const = 0;
+  // Features per key and kv-head; 0: the engine reads the keys themselves.
+  std::int64_t feature_dim() const { return tail_layout().features; }
 
-  // Whether each row of features comes with an exponent.
+  // What the engine keeps of an open block's rows, and which gates it needs of a token.
+  virtual TailLayout tail_layout() const { return {}; }
+
+  // Whether denominators and partials come with powers of two.
   virtual bool scaled_features() const { return false; }
 
   // Whether answers depend on the positions of queries.
@@ -119,18 +124,20 @@ class Engine {
   virtual void RoundToStorage(float* values, std::int64_t count) const = 0;
   virtual bool rounds_storage() const = 0;
 
-  // Token rows [first, first + count) of the block that begins at position `block`.
-  struct KeyRows {
-    const float* keys = nullptr;  // [count, H, d_k]
-    RowMask valid = 0;            // bit 0 is row `first`
+  // The map of keys and queries of a linear engine; null for others.
+  virtual const FeatureMap* feature_map() const { return nullptr; }
+
+  // Rows [first, first + count) of the open block that begins at position `block`.
+  struct TailRows {
     std::int64_t block = 0;
     std::int64_t first = 0;
     std::int64_t count = 0;
+    RowMask valid = 0;  // of the whole block
   };
-  // Writes the features of these rows into `features` [H, 64, feature_dim], and their exponents
-  // into `exponents` [H, 64] if scaled_features(). The features of masked rows become zeros.
-  virtual void EncodeKeys(const KeyRows& rows, float* features, std::int32_t* exponents,
-                          Scratch& scratch) const = 0;
+  // Fills in what the layout keeps beside the stored arrays, for rows whose stored arrays have just
+  // been written; rows before them are complete. `sealed` is the state before the block.
+  virtual void EncodeTail(const SealedState& /*sealed*/, const TailRows& /*rows*/, Tail& /*tail*/,
+                          Scratch& /*scratch*/) const {}
 
   // A sealed state without tokens.
   virtual std::shared_ptr<SealedState> NewState() const = 0;

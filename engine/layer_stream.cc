@@ -15,6 +15,7 @@ constexpr std::int64_t kSealBatch = 8;
 
 void CopyRows(const float* rows, std::int64_t first, std::int64_t count, std::int64_t row,
               AlignedBuffer<float>& to) {
+  if (row == 0) return;
   std::memcpy(to.data() + first * row, rows, static_cast<std::size_t>(count * row) * sizeof(float));
 }
 
@@ -47,9 +48,8 @@ SealedState& LayerDraft::OwnSealed() {
 
 absl::Status LayerDraft::SealTail(Scratch& scratch) {
   const Tail& tail = *state_.tail;
-  const Block block = {tail.keys.data(), tail.values.data(), state_.tail_valid,
-                       engine_.feature_dim() > 0 ? tail.features.data() : nullptr,
-                       engine_.scaled_features() ? tail.exponents.data() : nullptr};
+  const Block block = {tail.keys.data(),       tail.values.data(), state_.tail_valid,
+                       tail.log_decays.data(), tail.rates.data(),  &tail};
   absl::Status sealed =
       engine_.Seal(OwnSealed(), state_.sealed_tokens, std::span(&block, 1), scratch);
   if (!sealed.ok()) return sealed;
@@ -72,8 +72,8 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
           StoredRows(engine_, batch, first + b * kBlockTokens, kBlockTokens, scratch);
       if (!rows.ok()) return rows.status();
       if (digester != nullptr) digester->Update(engine_, *rows);
-      sealed[static_cast<std::size_t>(b)] = {rows->keys, rows->values, rows->valid, nullptr,
-                                             nullptr};
+      sealed[static_cast<std::size_t>(b)] = {rows->keys,       rows->values, rows->valid,
+                                             rows->log_decays, rows->rates,  nullptr};
     }
     absl::Status status =
         engine_.Seal(OwnSealed(), state_.sealed_tokens,
@@ -88,17 +88,17 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
 
 void LayerDraft::WriteTail(const TokenRows& rows, Scratch& scratch) {
   const LayerShape& shape = engine_.shape();
-  if (!state_.tail) {
-    state_.tail = std::make_shared<Tail>(shape, engine_.feature_dim(), engine_.scaled_features());
-  }
+  const TailLayout layout = engine_.tail_layout();
+  if (!state_.tail) state_.tail = std::make_shared<Tail>(shape, layout);
   Tail& tail = *state_.tail;
   CopyRows(rows.keys, state_.tail_rows, rows.count, shape.key_row(), tail.keys);
   CopyRows(rows.values, state_.tail_rows, rows.count, shape.value_row(), tail.values);
-  if (engine_.feature_dim() > 0) {
-    engine_.EncodeKeys({rows.keys, rows.valid, state_.sealed_tokens, state_.tail_rows, rows.count},
-                       tail.features.data(), tail.exponents.data(), scratch);
-  }
+  CopyRows(rows.log_decays, state_.tail_rows, rows.count, layout.log_decays, tail.log_decays);
+  CopyRows(rows.rates, state_.tail_rows, rows.count, layout.rates, tail.rates);
   state_.tail_valid |= rows.valid << state_.tail_rows;
+  engine_.EncodeTail(*state_.sealed,
+                     {state_.sealed_tokens, state_.tail_rows, rows.count, state_.tail_valid}, tail,
+                     scratch);
   state_.tail_rows += rows.count;
 }
 

@@ -1,5 +1,6 @@
 #include "engine/token_rows.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -58,6 +59,31 @@ absl::StatusOr<const float*> StoredTensor(const Engine& engine, const ConstEleme
   return rows;
 }
 
+// What one of a token's gates may be.
+struct GateRange {
+  const char* name;
+  std::int64_t row;  // numbers per token
+  float least;
+  float most;
+};
+
+// Rows of a gate as f32, never rounded to a storage type: they are few, and products of many.
+absl::StatusOr<const float*> StoredGates(const ConstElements& elements, const GateRange& range,
+                                         std::int64_t first, std::int64_t count, RowMask valid,
+                                         Scratch& scratch) {
+  float* rows = CopyAsF32(elements, first * range.row, count * range.row, scratch);
+  for (std::int64_t i = 0; i < count * range.row; ++i) {
+    if (rows[i] >= range.least && rows[i] <= range.most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(range.name, ": token ", first + i / range.row, " of the message holds ",
+                     rows[i], "; each must be ", range.least, " to ", range.most));
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    if ((valid >> i & 1) == 0) std::fill_n(rows + i * range.row, range.row, 0.0F);
+  }
+  return rows;
+}
+
 }  // namespace
 
 absl::StatusOr<TokenRows> StoredRows(const Engine& engine, const TokenBatch& batch,
@@ -80,6 +106,20 @@ absl::StatusOr<TokenRows> StoredRows(const Engine& engine, const TokenBatch& bat
   if (!values.ok()) return values.status();
   rows.keys = *keys;
   rows.values = *values;
+  const TailLayout layout = engine.tail_layout();
+  if (layout.log_decays > 0) {
+    absl::StatusOr<const float*> decays =
+        StoredGates(batch.log_decays, {"log_decays", layout.log_decays, -kMaxLogDecay, 0.0F}, first,
+                    count, rows.valid, scratch);
+    if (!decays.ok()) return decays.status();
+    rows.log_decays = *decays;
+  }
+  if (layout.rates > 0) {
+    absl::StatusOr<const float*> rates = StoredGates(
+        batch.rates, {"rates", layout.rates, 0.0F, kMaxRate}, first, count, rows.valid, scratch);
+    if (!rates.ok()) return rates.status();
+    rows.rates = *rates;
+  }
   return rows;
 }
 
@@ -89,6 +129,9 @@ void TokenDigester::Update(const Engine& engine, const TokenRows& rows) {
   };
   keys_.Update(rows.keys, bytes(engine.shape().key_row()));
   values_.Update(rows.values, bytes(engine.shape().value_row()));
+  const TailLayout layout = engine.tail_layout();
+  if (layout.log_decays > 0) log_decays_.Update(rows.log_decays, bytes(layout.log_decays));
+  if (layout.rates > 0) rates_.Update(rows.rates, bytes(layout.rates));
   std::uint8_t mask[kBlockTokens];
   for (std::int64_t i = 0; i < rows.count; ++i) mask[i] = rows.valid >> i & 1;
   masks_.Update(mask, rows.count);
@@ -98,7 +141,7 @@ void TokenDigester::Update(const Engine& engine, const TokenRows& rows) {
 Digest TokenDigester::Result() const {
   Digester all;
   all.Update(count_);
-  for (const Digester* part : {&keys_, &values_, &masks_}) {
+  for (const Digester* part : {&keys_, &values_, &masks_, &log_decays_, &rates_}) {
     const Digest digest = part->Result();
     all.Update(&digest, sizeof digest);
   }

@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/engine_config.h"
-#include "engine/linear/linear_engine.h"
+#include "engine/linear/feature_map.h"
 #include "engine/linear/projection.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -104,8 +104,7 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
 
 // Fills in what a random map chose, and the hash of it.
 void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
-  const engine::Projection* projection =
-      static_cast<const engine::LinearEngine&>(*group.engine).map().projection();
+  const engine::Projection* projection = group.engine->feature_map()->projection();
   if (projection == nullptr) return;
   config.mutable_feature_map()->set_features(projection->count());
   const engine::Digest digest = projection->digest();

@@ -22,7 +22,6 @@ class ExactEngine final : public Engine {
 
   const char* name() const override { return "exact"; }
   const LayerShape& shape() const override { return shape_; }
-  std::int64_t feature_dim() const override { return 0; }
 
   bool rounds_storage() const override { return !std::is_same_v<Element, float>; }
 
@@ -38,9 +37,6 @@ class ExactEngine final : public Engine {
       done += part;
     }
   }
-
-  void EncodeKeys(const KeyRows& /*rows*/, float* /*features*/, std::int32_t* /*exponents*/,
-                  Scratch& /*scratch*/) const override {}
 
   std::shared_ptr<SealedState> NewState() const override {
     return std::make_shared<KeyValueState<Element>>(shape_);
@@ -67,7 +63,7 @@ class ExactEngine final : public Engine {
   }
 
   std::int64_t fixed_bytes() const override {
-    return static_cast<std::int64_t>(sizeof(KeyValueState<Element>)) + Tail::Bytes(shape_, 0);
+    return static_cast<std::int64_t>(sizeof(KeyValueState<Element>)) + Tail::Bytes(shape_, {});
   }
 
   std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
@@ -91,7 +87,7 @@ class ExactEngine final : public Engine {
       return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
     };
     return state.CapacityBytes(sealed(position + count)) - state.CapacityBytes(sealed(position)) +
-           Tail::Bytes(shape_, 0);
+           Tail::Bytes(shape_, {});
   }
 
  private:

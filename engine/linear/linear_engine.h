@@ -11,37 +11,39 @@
 #define ATTND_ENGINE_LINEAR_LINEAR_ENGINE_H_
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/engine_config.h"
 #include "engine/linear/feature_map.h"
+#include "engine/linear/linear_layer.h"
 #include "engine/linear/linear_state.h"
 
 namespace attnd::engine {
 
 class LinearEngine final : public Engine {
  public:
-  LinearEngine(const LayerShape& shape, const LinearConfig& config,
-               std::unique_ptr<const FeatureMap> map);
+  explicit LinearEngine(LinearLayer layer) : layer_(std::move(layer)) {}
 
   const char* name() const override { return "linear"; }
-  const LayerShape& shape() const override { return shape_; }
-  const LinearConfig& config() const { return config_; }
-  const FeatureMap& map() const { return *map_; }
-  const LinearDims& dims() const { return dims_; }
+  const LayerShape& shape() const override { return layer_.shape; }
+  const LinearLayer& layer() const { return layer_; }
+  const FeatureMap* feature_map() const override { return layer_.map.get(); }
 
-  // c rounded up to a multiple of 16; the features beyond c are zeros.
-  std::int64_t feature_dim() const override { return dims_.features; }
-  std::int64_t map_dim() const override { return map_->feature_dim(); }
-  bool scaled_features() const override { return map_->scaled(); }
-  bool positional() const override { return map_->positional(); }
+  // Features are c rounded up to a multiple of 16; those beyond c are zeros.
+  TailLayout tail_layout() const override {
+    return {.features = layer_.dims.features, .exponents = layer_.map->scaled() ? 1 : 0};
+  }
+  std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
+  bool scaled_features() const override { return layer_.map->scaled(); }
+  bool positional() const override { return layer_.map->positional(); }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}
   bool rounds_storage() const override { return false; }
 
-  void EncodeKeys(const KeyRows& rows, float* features, std::int32_t* exponents,
+  void EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
                   Scratch& scratch) const override;
   std::shared_ptr<SealedState> NewState() const override;
   std::shared_ptr<SealedState> Clone(const SealedState& state) const override;
@@ -61,18 +63,10 @@ class LinearEngine final : public Engine {
   std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
 
  private:
-  // Features of the rows' keys of one head, [count x features]; those of masked tokens are zeros.
-  void EncodeHead(const KeyRows& rows, std::int64_t head, float* features, std::int32_t* exponents,
-                  Scratch& scratch) const;
-
-  LayerShape shape_;
-  LinearConfig config_;
-  std::unique_ptr<const FeatureMap> map_;
-  LinearDims dims_;
+  const LinearLayer layer_;
 };
 
-// Requires a valid shape (MakeEngine checks it). InvalidArgument where a field of the configuration
-// is out of range, or the map has a signed denominator and the layer is normalised.
+// Requires a valid shape (MakeEngine checks it). InvalidArgument as MakeLinearLayer().
 absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,
                                                                const LinearConfig& config);
 

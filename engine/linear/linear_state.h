@@ -63,6 +63,13 @@ class LinearState final : public SealedState {
            totals_.bytes() + summary_.bytes();
   }
 
+  // Of a state with sums before it is made.
+  static std::int64_t Bytes(std::int64_t kv_heads, const LinearDims& dims) {
+    constexpr std::int64_t kPerHead = sizeof(double) + sizeof(std::int32_t);
+    return static_cast<std::int64_t>(sizeof(LinearState)) +
+           kv_heads * (dims.totals() * 8 + dims.summary() * 4 + kPerHead);
+  }
+
   // Whether the arrays below exist; before AllocateSums() every sum is zero and none may be asked
   // for.
   bool has_sums() const { return totals_.size() > 0; }

@@ -91,11 +91,10 @@ Bar AttendBar(const BenchOptions& options, const engine::Engine& linear, const D
   const std::shared_ptr<engine::SealedState> state = linear.NewState();
   const std::int64_t sealed = kRows - kBlockTokens;
   if (!linear.Seal(*state, 0, data.Blocks(sealed / kBlockTokens), scratch).ok()) std::abort();
-  engine::Tail tail(linear.shape(), linear.feature_dim());
+  engine::Tail tail(linear.shape(), linear.tail_layout());
   std::copy_n(data.keys.data() + sealed * kDim, kBlockTokens * kDim, tail.keys.data());
   std::copy_n(data.values.data() + sealed * kDim, kBlockTokens * kDim, tail.values.data());
-  linear.EncodeKeys({tail.keys.data(), ~engine::RowMask{0}, 0, 0, kBlockTokens},
-                    tail.features.data(), nullptr, scratch);
+  linear.EncodeTail(*state, {sealed, 0, kBlockTokens, ~engine::RowMask{0}}, tail, scratch);
 
   std::vector<float> outputs(static_cast<std::size_t>(kRows * kDim));
   engine::QueryGroup group;

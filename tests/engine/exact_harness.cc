@@ -88,7 +88,7 @@ Snapshot At(const Engine& engine, const Tokens& tokens, std::int64_t position,
   const LayerShape& shape = tokens.shape;
   snapshot.rows = position - snapshot.sealed_tokens;
   snapshot.valid = ValidRows(tokens.mask, snapshot.sealed_tokens, snapshot.rows);
-  snapshot.tail = std::make_unique<Tail>(shape, 0);
+  snapshot.tail = std::make_unique<Tail>(shape, TailLayout{});
   std::fill_n(snapshot.tail->keys.data(), snapshot.tail->keys.size(),
               std::numeric_limits<float>::quiet_NaN());
   std::fill_n(snapshot.tail->values.data(), snapshot.tail->values.size(),

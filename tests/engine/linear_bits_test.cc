@@ -170,7 +170,7 @@ TEST_F(LinearBits, WriterOfLaterRowsAndReadersDoNotMeet) {
       std::copy_n(key, shape_.key_row(), tail.keys.data() + row * shape_.key_row());
       std::copy_n(stream_.values.data() + (64 + row) * shape_.value_row(), shape_.value_row(),
                   tail.values.data() + row * shape_.value_row());
-      engine_->EncodeKeys({key, 1, 64, row, 1}, tail.features.data(), nullptr, scratch);
+      engine_->EncodeTail(*snapshot.sealed, {64, row, 1, ~RowMask{0}}, tail, scratch);
     }
   });
   for (int i = 0; i < 20; ++i) {
@@ -187,7 +187,7 @@ TEST_F(LinearBits, CloneLeavesTheOriginalAsItWas) {
   const Snapshot snapshot = At(*engine_, stream_, 65);
   const Answers before = Attend(*engine_, snapshot, rows.data(), 1);
   const std::shared_ptr<SealedState> copy = engine_->Clone(*snapshot.sealed);
-  const Block block = {stream_.keys.data(), stream_.values.data(), ~RowMask{0}, nullptr, nullptr};
+  const Block block = {stream_.keys.data(), stream_.values.data(), ~RowMask{0}};
   Scratch scratch;
   ASSERT_TRUE(engine_->Seal(*copy, 64, {&block, 1}, scratch).ok());
   EXPECT_TRUE(Attend(*engine_, snapshot, rows.data(), 1) == before);
@@ -217,7 +217,7 @@ TEST(LinearReference, EngineHasTheBitsOfTheRecurrence) {
     if (config.feature_map.name == "cosformer") config.feature_map.horizon = 50;
     if (config.feature_map.name == "dpfp") config.feature_map.nu = 2;
     const auto engine = MakeLinear(shape, config);
-    const FeatureMap& map = static_cast<const LinearEngine&>(*engine).map();
+    const FeatureMap& map = *engine->feature_map();
     const std::vector<float> rows = NormalNumbers(shape.query_row(), 32);
     std::vector<RefLinearHead> heads(static_cast<std::size_t>(shape.kv_heads),
                                      RefLinearHead(map, shape.key_dim, shape.value_dim));

@@ -12,17 +12,16 @@
 namespace attnd::engine::linear_test {
 namespace {
 
-std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream, std::int64_t first,
-                               std::int64_t rows) {
+std::unique_ptr<Tail> FillTail(const Engine& engine, const Stream& stream,
+                               const SealedState& sealed, std::int64_t first, std::int64_t rows) {
   const LayerShape& shape = stream.shape;
-  auto tail = std::make_unique<Tail>(shape, engine.feature_dim(), engine.scaled_features());
+  auto tail = std::make_unique<Tail>(shape, engine.tail_layout());
   std::copy_n(stream.keys.data() + first * shape.key_row(), rows * shape.key_row(),
               tail->keys.data());
   std::copy_n(stream.values.data() + first * shape.value_row(), rows * shape.value_row(),
               tail->values.data());
   Scratch scratch;
-  engine.EncodeKeys({tail->keys.data(), ValidRows(stream.mask, first, rows), first, 0, rows},
-                    tail->features.data(), tail->exponents.data(), scratch);
+  engine.EncodeTail(sealed, {first, 0, rows, ValidRows(stream.mask, first, rows)}, *tail, scratch);
   return tail;
 }
 
@@ -145,11 +144,11 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
     std::vector<std::unique_ptr<Tail>> tails;
     for (std::int64_t b = block; b < block + span; ++b) {
       const std::int64_t first = b * kBlockTokens;
-      tails.push_back(FillTail(engine, stream, first, kBlockTokens));
+      tails.push_back(FillTail(engine, stream, *snapshot.sealed, first, kBlockTokens));
       sealed.push_back({tails.back()->keys.data(), tails.back()->values.data(),
                         ValidRows(stream.mask, first, kBlockTokens),
-                        cutting.features_from_tail ? tails.back()->features.data() : nullptr,
-                        tails.back()->exponents.data()});
+                        tails.back()->log_decays.data(), tails.back()->rates.data(),
+                        cutting.features_from_tail ? tails.back().get() : nullptr});
     }
     // As a layer does it: the published state stays as it is.
     snapshot.sealed = engine.Clone(*snapshot.sealed);
@@ -161,7 +160,7 @@ Snapshot At(const Engine& engine, const Stream& stream, std::int64_t position,
   snapshot.sealed_tokens = blocks * kBlockTokens;
   snapshot.rows = position - snapshot.sealed_tokens;
   snapshot.valid = ValidRows(stream.mask, snapshot.sealed_tokens, snapshot.rows);
-  snapshot.tail = FillTail(engine, stream, snapshot.sealed_tokens, snapshot.rows);
+  snapshot.tail = FillTail(engine, stream, *snapshot.sealed, snapshot.sealed_tokens, snapshot.rows);
   if (cutting.poison_later) PoisonRows(engine, snapshot.rows, snapshot.tail.get());
   return snapshot;
 }

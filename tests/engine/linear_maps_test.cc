@@ -25,8 +25,7 @@ double Dot(const Row& a, const Row& b) {
 
 // The rows of an engine's projection, as data.
 std::vector<Row> RowsOf(const Engine& engine) {
-  const auto& map = static_cast<const LinearEngine&>(engine).map();
-  const Projection& projection = *map.projection();
+  const Projection& projection = *engine.feature_map()->projection();
   std::vector<Row> rows(static_cast<std::size_t>(projection.count()),
                         Row(static_cast<std::size_t>(projection.dim())));
   Scratch scratch;

@@ -1,0 +1,90 @@
+#include "engine/linear/query_tiles.h"
+
+#include "engine/simd/maps.h"
+
+namespace attnd::engine {
+namespace {
+
+// A millisecond at 50 GFLOP/s.
+constexpr std::int64_t kMaxTileFlops = 50'000'000;
+
+// The largest row count of engine/gemm.h whose products stay within kMaxTileFlops.
+std::int64_t TileRows(const LinearDims& dims) {
+  const std::int64_t row_flops = 2 * (dims.features * dims.summary_columns +
+                                      kBlockTokens * (dims.features + dims.summary_columns));
+  std::int64_t rows = kGemmRowBuckets[0];
+  for (const std::int64_t bucket : kGemmRowBuckets) {
+    if (bucket * row_flops <= kMaxTileFlops) rows = bucket;
+  }
+  return rows;
+}
+
+}  // namespace
+
+QueryTiles::QueryTiles(const LinearLayer& layer)
+    : layer_(layer), tile_rows_(TileRows(layer.dims)) {}
+
+void QueryTiles::Reset(const QueryGroup& group) {
+  group_ = group;
+  head_rows_ = group.count * layer_.shape.group_size();
+  head_tiles_ = (head_rows_ + tile_rows_ - 1) / tile_rows_;
+}
+
+QueryTile QueryTiles::Tile(std::int64_t chain) const {
+  QueryTile tile;
+  tile.head = chain / head_tiles_;
+  tile.first = chain % head_tiles_ * tile_rows_;
+  tile.rows = std::min(tile_rows_, head_rows_ - tile.first);
+  tile.padded_rows = GemmPaddedRows(tile.rows);
+  // Cuts do not fall from one query to the next.
+  tile.tail_rows = Cut((tile.first + tile.rows - 1) / layer_.shape.group_size());
+  return tile;
+}
+
+float* QueryTiles::Features(const QueryTile& tile, Exponents& exponents, Scratch& scratch) const {
+  const LayerShape& shape = layer_.shape;
+  const std::int64_t d = shape.key_dim;
+  const std::int64_t ld = layer_.dims.features;
+  float* features = scratch.Take(tile.padded_rows * ld);
+  {
+    const Scratch::Frame frame(scratch);
+    float* scaled = scratch.Take(tile.rows * d);
+    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+      ScaleRow(group_.queries + query * shape.query_row() + query_head * d, shape.scale,
+               scaled + i * d, d);
+    });
+    MapTile(tile, scaled, features, exponents, scratch);
+  }
+  const std::int64_t c = layer_.map->feature_dim();
+  for (std::int64_t i = 0; c < ld && i < tile.rows; ++i) {
+    std::fill(features + i * ld + c, features + (i + 1) * ld, 0.0F);
+  }
+  std::fill(features + tile.rows * ld, features + tile.padded_rows * ld, 0.0F);
+  return features;
+}
+
+// Maps all rows at once, or, where heads have parameters of their own, those of each query head.
+void QueryTiles::MapTile(const QueryTile& tile, const float* scaled, float* features,
+                         Exponents& exponents, Scratch& scratch) const {
+  const FeatureMap& map = *layer_.map;
+  const std::int64_t d = layer_.shape.key_dim;
+  const std::int64_t ld = layer_.dims.features;
+  std::array<std::int64_t, kGemmMaxRows> positions;
+  if (map.positional()) {
+    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+      positions[static_cast<std::size_t>(i)] = group_.position(query);
+    });
+  }
+  if (!map.per_head()) {
+    map.MapQueries({scaled, d, tile.rows, 0, map.positional() ? positions.data() : nullptr},
+                   {features, ld, exponents.data()}, scratch);
+    return;
+  }
+  ForRows(tile, [&](std::int64_t i, std::int64_t, std::int64_t query_head) {
+    map.MapQueries(
+        {scaled + i * d, d, 1, query_head, map.positional() ? positions.data() + i : nullptr},
+        {features + i * ld, ld, exponents.data() + i}, scratch);
+  });
+}
+
+}  // namespace attnd::engine
