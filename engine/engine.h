@@ -124,6 +124,11 @@ class Engine {
   virtual void RoundToStorage(float* values, std::int64_t count) const = 0;
   virtual bool rounds_storage() const = 0;
 
+  // Whether numerators and denominators over two contexts add up to those over both.
+  virtual bool mergeable() const { return true; }
+  // Whether answers have denominators.
+  virtual bool has_denominators() const { return false; }
+
   // The map of keys and queries of a linear engine; null for others.
   virtual const FeatureMap* feature_map() const { return nullptr; }
 

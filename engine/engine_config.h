@@ -34,8 +34,26 @@ struct FeatureMapConfig {
   std::vector<float> key_scales;      // favor_sharp: psi, one per component; empty: ones
 };
 
+// How S and Z change with a token, where they are more than sums; see engine/gated/gated_engine.h.
+struct UpdateRule {
+  enum class Decay {
+    kNone,
+    kConstant,    // log_decays below
+    kPerToken,    // a log-decay with each token and kv-head
+    kPerFeature,  // with each token, kv-head and feature
+  };
+  Decay decay = Decay::kNone;
+  std::vector<float> log_decays;  // kConstant: [H] or [H, c]
+  bool delta = false;             // with each token and kv-head a rate
+  bool read_first = false;        // a token's query reads before the token is written
+  std::vector<float> bonus;       // read_first: [H, c], what the token itself weighs; empty: zeros
+
+  bool additive() const { return decay == Decay::kNone && !delta && !read_first; }
+};
+
 struct LinearConfig {
   FeatureMapConfig feature_map;
+  UpdateRule update;
   bool normalized = true;
   GuardPolicy guard = GuardPolicy::kStrict;
   float guard_epsilon = 1e-6F;

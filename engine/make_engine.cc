@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/engine_config.h"
 #include "engine/exact/exact_engine.h"
+#include "engine/gated/gated_engine.h"
 #include "engine/linear/linear_engine.h"
 
 namespace attnd::engine {
@@ -61,7 +62,9 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& con
   if (const auto* exact = std::get_if<ExactConfig>(&config.kind)) {
     return MakeExactEngine(config.shape, *exact);
   }
-  return MakeLinearEngine(config.shape, std::get<LinearConfig>(config.kind));
+  const auto& linear = std::get<LinearConfig>(config.kind);
+  if (!linear.update.additive()) return MakeGatedEngine(config.shape, linear);
+  return MakeLinearEngine(config.shape, linear);
 }
 
 }  // namespace attnd::engine

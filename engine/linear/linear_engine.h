@@ -37,6 +37,7 @@ class LinearEngine final : public Engine {
   }
   std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
   bool scaled_features() const override { return layer_.map->scaled(); }
+  bool has_denominators() const override { return true; }
   bool positional() const override { return layer_.map->positional(); }
 
   // Stores f32 as it comes.

@@ -9,9 +9,10 @@ namespace {
 constexpr std::int64_t kMaxTileFlops = 50'000'000;
 
 // The largest row count of engine/gemm.h whose products stay within kMaxTileFlops.
-std::int64_t TileRows(const LinearDims& dims) {
-  const std::int64_t row_flops = 2 * (dims.features * dims.summary_columns +
-                                      kBlockTokens * (dims.features + dims.summary_columns));
+std::int64_t TileRows(const LinearDims& dims, std::int64_t other_flops) {
+  const std::int64_t row_flops =
+      other_flops + 2 * (dims.features * dims.summary_columns +
+                         kBlockTokens * (dims.features + dims.summary_columns));
   std::int64_t rows = kGemmRowBuckets[0];
   for (const std::int64_t bucket : kGemmRowBuckets) {
     if (bucket * row_flops <= kMaxTileFlops) rows = bucket;
@@ -21,8 +22,8 @@ std::int64_t TileRows(const LinearDims& dims) {
 
 }  // namespace
 
-QueryTiles::QueryTiles(const LinearLayer& layer)
-    : layer_(layer), tile_rows_(TileRows(layer.dims)) {}
+QueryTiles::QueryTiles(const LinearLayer& layer, std::int64_t row_flops)
+    : layer_(layer), tile_rows_(TileRows(layer.dims, row_flops)) {}
 
 void QueryTiles::Reset(const QueryGroup& group) {
   group_ = group;

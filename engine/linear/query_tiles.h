@@ -34,8 +34,8 @@ class QueryTiles {
   // By row of a tile.
   using Exponents = std::array<std::int32_t, kGemmMaxRows>;
 
-  // The layer must outlive this.
-  explicit QueryTiles(const LinearLayer& layer);
+  // The layer must outlive this. `row_flops`: what a row costs beside its products.
+  explicit QueryTiles(const LinearLayer& layer, std::int64_t row_flops = 0);
 
   void Reset(const QueryGroup& group);
   const QueryGroup& group() const { return group_; }

@@ -114,6 +114,37 @@ void ScaleRowImpl(const float* x, float s, float* y, std::int64_t n) {
   Map(x, y, n, [factor](VF32 v) HWY_ATTR { return hn::Mul(v, factor); });
 }
 
+// y = f(x1, x2), as Map().
+template <class Function>
+HWY_INLINE void Map2(const float* x1, const float* x2, float* y, std::int64_t n,
+                     const Function& f) {
+  const F32 d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(f(hn::LoadU(d, x1 + i), hn::LoadU(d, x2 + i)), d, y + i);
+  }
+  if (i < n) {
+    alignas(64) float rest1[kLanes] = {};
+    alignas(64) float rest2[kLanes] = {};
+    const std::size_t bytes = static_cast<std::size_t>(n - i) * sizeof(float);
+    std::memcpy(rest1, x1 + i, bytes);
+    std::memcpy(rest2, x2 + i, bytes);
+    hn::Store(f(hn::Load(d, rest1), hn::Load(d, rest2)), d, rest1);
+    std::memcpy(y + i, rest1, bytes);
+  }
+}
+
+void ScaleByExpImpl(const float* x, const float* log_factor, float* y, std::int64_t n) {
+  const F32 d;
+  Map2(x, log_factor, y, n,
+       [d](VF32 v, VF32 log) HWY_ATTR { return hn::Mul(v, ExpNonPositive(d, log)); });
+}
+
+void AddRowImpl(const float* x, float* sum, std::int64_t n) {
+  Map2(x, sum, sum, n, [](VF32 v, VF32 s) HWY_ATTR { return hn::Add(s, v); });
+}
+
 // The largest bit pattern without the sign: an order in which finite < infinity < NaN, and exact in
 // any order of evaluation.
 std::int32_t MaxMagnitude(const float* x, std::int64_t n) {
@@ -147,6 +178,8 @@ HWY_EXPORT(ExpShiftedImpl);
 HWY_EXPORT(CosSinImpl);
 HWY_EXPORT(MaxOfImpl);
 HWY_EXPORT(ScaleRowImpl);
+HWY_EXPORT(ScaleByExpImpl);
+HWY_EXPORT(AddRowImpl);
 HWY_EXPORT(MaxMagnitude);
 
 void Exp(const float* x, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(ExpImpl)(x, y, n); }
@@ -175,6 +208,14 @@ float MaxOf(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxOfI
 
 void ScaleRow(const float* x, float s, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(x, s, y, n);
+}
+
+void ScaleByExp(const float* x, const float* log_factor, float* y, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaleByExpImpl)(x, log_factor, y, n);
+}
+
+void AddRow(const float* x, float* sum, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddRowImpl)(x, sum, n);
 }
 
 float MaxAbs(const float* x, std::int64_t n) {

@@ -39,6 +39,12 @@ float MaxOf(const float* x, std::int64_t n);
 // y = s * x.
 void ScaleRow(const float* x, float s, float* y, std::int64_t n);
 
+// y = x * exp(log_factor), element by element, for log_factor <= 0, with the error of Exp.
+void ScaleByExp(const float* x, const float* log_factor, float* y, std::int64_t n);
+
+// sum = sum + x, element by element.
+void AddRow(const float* x, float* sum, std::int64_t n);
+
 // max |x_i|, 0 for n = 0. NaN if any element is NaN, so that !(MaxAbs <= limit) catches everything.
 float MaxAbs(const float* x, std::int64_t n);
 

@@ -3,48 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/engine/exact_harness.h"
+#include "tests/engine/real_data.h"
 
 namespace attnd::engine::exact_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path Cuts() { return fs::path(ATTND_SOURCE_DIR) / "tests" / "data"; }
-fs::path Shared() { return fs::path(ATTND_SOURCE_DIR).parent_path() / "shared" / "data"; }
-
-// The f32 numbers of a .npy file of version 1.0; the caller knows the shape.
-std::vector<float> ReadF32(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  EXPECT_NE(bytes.find("'<f4'"), std::string::npos) << path;
-  const std::size_t header = 10 + static_cast<unsigned char>(bytes[8]) +
-                             std::size_t{256} * static_cast<unsigned char>(bytes[9]);
-  std::vector<float> numbers((bytes.size() - header) / sizeof(float));
-  std::memcpy(numbers.data(), bytes.data() + header, numbers.size() * sizeof(float));
-  return numbers;
-}
-
-// [head, token, dim] of one layer to [token, head, dim].
-std::vector<float> TokensFirst(const float* x, std::int64_t heads, std::int64_t tokens,
-                               std::int64_t dim) {
-  std::vector<float> y(static_cast<std::size_t>(heads * tokens * dim));
-  for (std::int64_t h = 0; h < heads; ++h) {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      std::copy_n(x + (h * tokens + t) * dim, dim, y.data() + (t * heads + h) * dim);
-    }
-  }
-  return y;
-}
+using real_data::Cuts;
+using real_data::ReadF32;
+using real_data::Shared;
+using real_data::TokensFirst;
 
 // Every `step`-th query over the whole context, in both storage types.
 void ExpectAgreement(Tokens tokens, const std::vector<float>& queries, std::int64_t step,

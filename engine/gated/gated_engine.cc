@@ -1,0 +1,259 @@
+#include "engine/gated/gated_engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/gated/decays.h"
+#include "engine/gated/delta.h"
+#include "engine/gated/gated_plan.h"
+#include "engine/linear/fold.h"
+#include "engine/simd/maps.h"
+#include "engine/token_rows.h"
+
+namespace attnd::engine {
+namespace {
+
+using Decay = UpdateRule::Decay;
+
+LinearState& AsLinear(SealedState& state) { return static_cast<LinearState&>(state); }
+const LinearState& AsLinear(const SealedState& state) {
+  return static_cast<const LinearState&>(state);
+}
+
+// Multiplies row i of a head's S, and Z's number i, by factors[i].
+void DecayTotals(const LinearDims& dims, const double* factors, double* totals) {
+  for (std::int64_t i = 0; i < dims.features; ++i) {
+    double* row = totals + i * dims.value_columns;
+    for (std::int64_t j = 0; j < dims.value_columns; ++j) row[j] *= factors[i];
+    totals[dims.features * dims.value_columns + i] *= factors[i];
+  }
+}
+
+absl::Status Invalid(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("update.", what));
+}
+
+absl::Status CheckNumbers(const char* name, const std::vector<float>& numbers, float least,
+                          float most) {
+  for (const float number : numbers) {
+    if (number >= least && number <= most) continue;
+    return Invalid(absl::StrCat(name, " holds ", number, "; each must be ", least, " to ", most));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRule(const LinearLayer& layer) {
+  const UpdateRule& rule = layer.config.update;
+  const std::int64_t heads = layer.shape.kv_heads;
+  const std::int64_t c = layer.map->feature_dim();
+  const auto decays = static_cast<std::int64_t>(rule.log_decays.size());
+  const auto bonuses = static_cast<std::int64_t>(rule.bonus.size());
+  if (layer.map->scaled()) {
+    return Invalid(absl::StrCat("decay or delta is set; it must not be for ",
+                                layer.config.feature_map.name,
+                                ", whose features come with powers of two"));
+  }
+  if (rule.decay == Decay::kConstant && decays != heads && decays != heads * c) {
+    return Invalid(absl::StrCat("log_decays holds ", decays, " numbers; it must hold kv_heads = ",
+                                heads, " or kv_heads * c = ", heads * c));
+  }
+  if (rule.decay != Decay::kConstant && decays != 0) {
+    return Invalid(absl::StrCat("log_decays holds ", decays,
+                                " numbers; it must be empty unless decay is CONSTANT"));
+  }
+  if (rule.delta && layer.config.normalized) {
+    return absl::InvalidArgumentError(
+        "normalization is NORMALIZED; it must be UNNORMALIZED with update.delta, whose sums have "
+        "no "
+        "denominator");
+  }
+  if (rule.delta && (DecaysPerFeature(layer) || rule.read_first)) {
+    return Invalid("delta is set; it goes with decays per head and with reading after writing");
+  }
+  if (bonuses != 0 && (!rule.read_first || bonuses != heads * c)) {
+    return Invalid(absl::StrCat("bonus holds ", bonuses, " numbers; it must be empty, or hold ",
+                                "kv_heads * c = ", heads * c, " with read_first"));
+  }
+  // Larger ones could only overflow.
+  constexpr float kMaxBonus = 1e6F;
+  absl::Status status = CheckNumbers("log_decays", rule.log_decays, -kMaxLogDecay, 0.0F);
+  status.Update(CheckNumbers("bonus", rule.bonus, -kMaxBonus, kMaxBonus));
+  return status;
+}
+
+}  // namespace
+
+TailLayout GatedEngine::tail_layout() const {
+  const UpdateRule& rule = layer_.config.update;
+  TailLayout layout;
+  layout.features = layer_.dims.features;
+  if (rule.delta) {
+    layout.updates = layer_.dims.value_columns;
+    layout.rates = layer_.shape.kv_heads;
+  }
+  if (rule.decay == Decay::kPerToken) layout.log_decays = layer_.shape.kv_heads;
+  if (rule.decay == Decay::kPerFeature) {
+    layout.log_decays = layer_.shape.kv_heads * layer_.map->feature_dim();
+  }
+  return layout;
+}
+
+void GatedEngine::EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
+                             Scratch& scratch) const {
+  const LayerShape& shape = layer_.shape;
+  const LinearDims& dims = layer_.dims;
+  const LinearState& state = AsLinear(sealed);
+  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+    float* features = tail.features.data() + head * kBlockTokens * dims.features;
+    MapKeyRows(layer_,
+               {tail.keys.data() + rows.first * shape.key_row(), rows.count,
+                rows.block + rows.first, rows.valid >> rows.first},
+               head, features + rows.first * dims.features, nullptr, scratch);
+    if (!layer_.config.update.delta) continue;
+    const HeadDecays decays(layer_, tail.log_decays.data(), rows.valid, rows.first + rows.count,
+                            head);
+    WriteUpdates(layer_, decays,
+                 {rows.first, rows.count, features, tail.values.data() + head * shape.value_dim,
+                  shape.value_row(), tail.rates.data() + head, shape.kv_heads,
+                  state.has_sums() ? state.summary(head) : nullptr},
+                 tail.updates.data() + head * kBlockTokens * dims.value_columns, scratch);
+  }
+}
+
+std::shared_ptr<SealedState> GatedEngine::NewState() const {
+  return std::make_shared<LinearState>(layer_.shape.kv_heads, layer_.dims);
+}
+
+std::shared_ptr<SealedState> GatedEngine::Clone(const SealedState& state) const {
+  return std::make_shared<LinearState>(AsLinear(state));
+}
+
+bool GatedEngine::Fold(const Rows& rows, std::int64_t head, LinearState& state,
+                       Scratch& scratch) const {
+  const Scratch::Frame frame(scratch);
+  const LinearDims& dims = layer_.dims;
+  const HeadDecays decays(layer_, rows.log_decays, rows.valid, rows.count, head);
+  double* factors = scratch.TakeF64(dims.features);
+  decays.TotalFactors(factors);
+  DecayTotals(dims, factors, state.totals(head));
+  float* decayed = scratch.Take(rows.count * dims.features);
+  decays.DecayRows(rows.count - 1, rows.features, decayed, scratch.Take(dims.features));
+  return FoldRows(dims, {rows.count, decayed, rows.values, rows.value_stride, rows.valid, nullptr},
+                  head, state, scratch);
+}
+
+GatedEngine::Rows GatedEngine::EncodedRows(const Tail& tail, std::int64_t count, RowMask valid,
+                                           std::int64_t head) const {
+  const LinearDims& dims = layer_.dims;
+  Rows rows = {count,
+               valid,
+               tail.log_decays.data(),
+               tail.features.data() + head * kBlockTokens * dims.features,
+               tail.values.data() + head * layer_.shape.value_dim,
+               layer_.shape.value_row()};
+  if (layer_.config.update.delta) {
+    rows.values = tail.updates.data() + head * kBlockTokens * dims.value_columns;
+    rows.value_stride = dims.value_columns;
+  }
+  return rows;
+}
+
+// The rows of a block that did not pass through a tail; `state` is that before the block.
+GatedEngine::Rows GatedEngine::EncodeBlock(const Block& block, std::int64_t position,
+                                           std::int64_t head, const LinearState& state,
+                                           Scratch& scratch) const {
+  const LayerShape& shape = layer_.shape;
+  const LinearDims& dims = layer_.dims;
+  float* features = scratch.Take(kBlockTokens * dims.features);
+  MapKeyRows(layer_, {block.keys, kBlockTokens, position, block.valid}, head, features, nullptr,
+             scratch);
+  Rows rows = {kBlockTokens,
+               block.valid,
+               block.log_decays,
+               features,
+               block.values + head * shape.value_dim,
+               shape.value_row()};
+  if (layer_.config.update.delta) {
+    float* updates = scratch.Take(kBlockTokens * dims.value_columns);
+    const HeadDecays decays(layer_, block.log_decays, block.valid, kBlockTokens, head);
+    WriteUpdates(layer_, decays,
+                 {0, kBlockTokens, features, rows.values, rows.value_stride, block.rates + head,
+                  shape.kv_heads, state.summary(head)},
+                 updates, scratch);
+    rows.values = updates;
+    rows.value_stride = dims.value_columns;
+  }
+  return rows;
+}
+
+absl::Status GatedEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
+                               std::span<const Block> blocks, Scratch& scratch) const {
+  LinearState& sealed = AsLinear(state);
+  if (!sealed.has_sums()) sealed.AllocateSums();
+  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const Scratch::Frame frame(scratch);
+      const Block& block = blocks[b];
+      const std::int64_t first = sealed_tokens + static_cast<std::int64_t>(b) * kBlockTokens;
+      const Rows rows = block.encoded != nullptr
+                            ? EncodedRows(*block.encoded, kBlockTokens, block.valid, head)
+                            : EncodeBlock(block, first, head, sealed, scratch);
+      if (!Fold(rows, head, sealed, scratch)) {
+        return SumsOverflow(
+            absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
+      }
+      // The next block's updates read it.
+      if (layer_.config.update.delta) RoundSummary(layer_.dims, head, sealed);
+    }
+    RoundSummary(layer_.dims, head, sealed);
+  }
+  for (const Block& block : blocks) sealed.AddUnmasked(std::popcount(block.valid));
+  return absl::OkStatus();
+}
+
+absl::Status GatedEngine::CheckTail(const SealedState& state, const TailView& tail,
+                                    Scratch& scratch) const {
+  if (tail.rows == 0) return absl::OkStatus();
+  const auto& sealed = AsLinear(state);
+  std::unique_ptr<LinearState> copy;
+  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+    const Rows rows = EncodedRows(*tail.tail, tail.rows, tail.valid, head);
+    float max_value = 0;
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      const float max = MaxAbs(rows.values + i * rows.value_stride, layer_.shape.value_dim);
+      if (!(max <= max_value) && !std::isnan(max_value)) max_value = max;  // keeps a NaN
+    }
+    // Decays only make numbers smaller.
+    const HeadRows undecayed = {rows.count,        rows.features, rows.values,
+                                rows.value_stride, rows.valid,    nullptr};
+    if (SurelyCanFoldRows(layer_.dims, undecayed, max_value, head, sealed)) continue;
+    if (copy == nullptr) {
+      copy = std::make_unique<LinearState>(sealed);
+      if (!copy->has_sums()) copy->AllocateSums();
+    }
+    if (!Fold(rows, head, *copy, scratch)) return SumsOverflow("the last tokens", head);
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<AttendPlan> GatedEngine::NewPlan() const {
+  return std::make_unique<GatedAttendPlan>(layer_);
+}
+
+std::int64_t GatedEngine::fixed_bytes() const {
+  return LinearState::Bytes(layer_.shape.kv_heads, layer_.dims) +
+         Tail::Bytes(layer_.shape, tail_layout());
+}
+
+absl::StatusOr<std::unique_ptr<const Engine>> MakeGatedEngine(const LayerShape& shape,
+                                                              const LinearConfig& config) {
+  absl::StatusOr<LinearLayer> layer = MakeLinearLayer(shape, config);
+  if (!layer.ok()) return layer.status();
+  if (absl::Status status = CheckRule(*layer); !status.ok()) return status;
+  return std::make_unique<const GatedEngine>(*std::move(layer));
+}
+
+}  // namespace attnd::engine
