@@ -20,6 +20,20 @@ absl::Status CheckQueries(std::int64_t layer, const ConstTensor& queries,
   return CheckTensor(queries, "queries", shape.query_heads, shape.key_dim);
 }
 
+// `numbers` per token and head; 0: none.
+absl::Status CheckGates(const ConstTensor& gates, const std::string& field, std::int64_t tokens,
+                        std::int64_t heads, std::int64_t numbers) {
+  if (numbers == 0 && gates.shape.empty()) return absl::OkStatus();
+  if (numbers == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": given; the layer's update rule takes none"));
+  }
+  const absl::Status status = CheckTensor(gates, field, heads, numbers);
+  if (!status.ok() || gates.rows() == tokens) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", gates.rows(), " tokens, keys have ", tokens));
+}
+
 absl::Status JoinTensors(v1::Tensor* piece, v1::Tensor* whole) {
   if (whole->shape().empty()) {
     *whole = std::move(*piece);
@@ -103,6 +117,10 @@ absl::Status CheckTokens(std::span<const LayerTokens> tokens, std::span<const La
       return absl::InvalidArgumentError(
           absl::StrCat("mask: ", entry.mask.size(), " tokens, keys have ", entry.keys.rows()));
     }
+    status = CheckGates(entry.log_decays, "log_decays", entry.keys.rows(), shape.kv_heads,
+                        shape.log_decays);
+    status.Update(CheckGates(entry.rates, "rates", entry.keys.rows(), shape.kv_heads, shape.rates));
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -131,8 +149,17 @@ absl::Status CheckStep(const LayerTokens& tokens, const ConstTensor& queries,
   return absl::OkStatus();
 }
 
+std::int64_t GatesOf(std::span<const LayerTokens> tokens) {
+  std::int64_t gates = 0;
+  for (const LayerTokens& entry : tokens) {
+    gates += (entry.log_decays.shape.empty() ? 0 : 1) + (entry.rates.shape.empty() ? 0 : 1);
+  }
+  return gates;
+}
+
 std::int64_t TokenRowBytes(const LayerTokens& tokens) {
-  return RowBytes(tokens.keys) + RowBytes(tokens.values) + (tokens.mask.empty() ? 0 : 1);
+  return RowBytes(tokens.keys) + RowBytes(tokens.values) + RowBytes(tokens.log_decays) +
+         RowBytes(tokens.rates) + (tokens.mask.empty() ? 0 : 1);
 }
 
 std::int64_t QueryRowBytes(const ConstTensor& queries, const AttendOptions& options) {
@@ -150,6 +177,10 @@ void FillTokens(const LayerTokens& tokens, std::int64_t first, std::int64_t coun
     to->set_mask(
         tokens.mask.substr(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   }
+  if (!tokens.log_decays.shape.empty()) {
+    ToProto(Rows(tokens.log_decays, first, count), to->mutable_log_decays());
+  }
+  if (!tokens.rates.shape.empty()) ToProto(Rows(tokens.rates, first, count), to->mutable_rates());
 }
 
 void FillAttend(std::int64_t layer, const ConstTensor& queries, const AttendOptions& options,

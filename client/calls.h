@@ -26,6 +26,9 @@ struct LayerTokens {
   ConstTensor values;
   // Empty, or one byte per token: 1 counts, 0 takes a position and contributes nothing.
   std::string mask;
+  // [n, H, 1] or [n, H, c], and [n, H, 1], where the layer's update rule takes them; else empty.
+  ConstTensor log_decays = {};
+  ConstTensor rates = {};
 };
 
 struct AppendResult {
@@ -78,6 +81,9 @@ absl::Status CheckAttend(std::int64_t layer, const ConstTensor& queries,
                          const AttendOptions& options, std::span<const LayerShape> layers);
 absl::Status CheckStep(const LayerTokens& tokens, const ConstTensor& queries,
                        std::span<const LayerShape> layers);
+
+// How many tensors of gates a checked request has.
+std::int64_t GatesOf(std::span<const LayerTokens> tokens);
 
 // Bytes per row of a checked request.
 std::int64_t TokenRowBytes(const LayerTokens& tokens);

@@ -14,14 +14,24 @@ constexpr std::int64_t kMessageOverhead = 4096;
 // The same of one LayerTokens: some 60 bytes, at most 110 with the longest numbers that its shapes,
 // lengths and position can have.
 constexpr std::int64_t kLayerOverhead = 128;
+// And of a tensor of gates.
+constexpr std::int64_t kGatesOverhead = 64;
 
 }  // namespace
 
-std::vector<LayerShape> LayersOf(const v1::SessionConfig& config) {
+std::vector<LayerShape> LayersOf(const v1::Session& session) {
   std::vector<LayerShape> layers;
-  for (const v1::LayerGroup& group : config.layer_groups()) {
-    const LayerShape shape{group.has_exact(), group.kv_heads(), group.query_heads(),
-                           group.key_dim(), group.value_dim()};
+  for (int i = 0; i < session.config().layer_groups_size(); ++i) {
+    const v1::LayerGroup& group = session.config().layer_groups(i);
+    LayerShape shape{group.has_exact(), group.kv_heads(), group.query_heads(), group.key_dim(),
+                     group.value_dim()};
+    const v1::UpdateRule& update = group.linear().update();
+    if (update.decay() == v1::UpdateRule::PER_TOKEN) shape.log_decays = 1;
+    if (update.decay() == v1::UpdateRule::PER_FEATURE) {
+      shape.log_decays =
+          i < session.engine_facts_size() ? session.engine_facts(i).feature_dim() : shape.key_dim;
+    }
+    if (update.delta()) shape.rates = 1;
     layers.insert(layers.end(), static_cast<std::size_t>(std::max(group.count(), 1)), shape);
   }
   return layers;
@@ -38,9 +48,9 @@ ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& optio
   return chunk;
 }
 
-ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers) {
-  limits.max_request_bytes =
-      std::max<std::int64_t>(limits.max_request_bytes - layers * kLayerOverhead, 0);
+ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers, std::int64_t gates) {
+  limits.max_request_bytes = std::max<std::int64_t>(
+      limits.max_request_bytes - layers * kLayerOverhead - gates * kGatesOverhead, 0);
   limits.request_bytes = std::min(limits.request_bytes, limits.max_request_bytes);
   return limits;
 }

@@ -23,10 +23,13 @@ struct LayerShape {
   std::int64_t query_heads = 1;
   std::int64_t key_dim = 0;
   std::int64_t value_dim = 0;
+  // Gates that the layer's update rule takes, per token and kv-head.
+  std::int64_t log_decays = 0;
+  std::int64_t rates = 0;
 };
 
-// One shape per layer, in order. `config` is the server's, with all defaults filled in.
-std::vector<LayerShape> LayersOf(const v1::SessionConfig& config);
+// One shape per layer, in order. `session` is the server's, with all defaults filled in.
+std::vector<LayerShape> LayersOf(const v1::Session& session);
 
 // Sizes that one message keeps to.
 struct ChunkLimits {
@@ -41,9 +44,9 @@ struct ChunkLimits {
 
 ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& options);
 
-// The same for a request with the tokens of `layers` layers, each of which costs some bytes beside
-// its tensors.
-ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers);
+// The same for a request with the tokens of `layers` layers and `gates` tensors of gates, each of
+// which costs some bytes beside its numbers.
+ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers, std::int64_t gates = 0);
 
 // Upper bound of the answer's bytes per query row, apart from what every answer costs.
 std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options);

@@ -43,6 +43,7 @@ constexpr std::array<ReasonAdvice, 20> kReasonAdvice = {{
     {"NOT_FINITE", "remove the NaN or infinity, or mask the token and send zeros"},
     {"FEATURE_OVERFLOW", "scale the keys or values down, or choose another feature map"},
     {"OUTPUT_OVERFLOW", "ask for F32 or BF16 outputs"},
+    {"NOT_MERGEABLE", "ask for outputs; pieces over such contexts do not add up"},
     {"UNSUPPORTED", "see what the server offers (attnctl info)"},
     {"UNKNOWN", "check the id (attnctl list) or create the session"},
     {"EXPIRED", "create the session again with a longer time-to-live and append its tokens"},

@@ -65,7 +65,7 @@ SessionHandle::SessionHandle(std::shared_ptr<Transport> transport, const v1::Ser
       limits_(LimitsFor(limits, transport_->options())),
       id_(session.session_id()),
       generation_(session.generation()),
-      shapes_(LayersOf(session.config())),
+      shapes_(LayersOf(session)),
       ledger_(std::make_shared<Ledger>([&] {
         std::vector<std::int64_t> positions(session.layer_positions().begin(),
                                             session.layer_positions().end());
@@ -115,7 +115,7 @@ absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTo
     all = std::max(all, entry.keys.rows());
   }
   const auto rows =
-      RowsPerMessage(ForLayers(limits_, static_cast<std::int64_t>(tokens.size())), row_bytes, 0);
+      RowsPerMessage(ForLayers(limits_, std::ssize(tokens), GatesOf(tokens)), row_bytes, 0);
   if (!rows.ok()) return rows.status();
 
   AppendResult result;

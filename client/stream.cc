@@ -85,7 +85,7 @@ absl::Status Stream::Append(std::span<const LayerTokens> tokens, Callback<Append
     changes.push_back({entry.layer, entry.keys.rows()});
   }
   const std::int64_t limit =
-      ForLayers(session_.limits, static_cast<std::int64_t>(tokens.size())).max_request_bytes;
+      ForLayers(session_.limits, std::ssize(tokens), GatesOf(tokens)).max_request_bytes;
   if (bytes > limit) return TooLarge("keys", rows, limit / ((bytes + rows - 1) / rows));
   return Send(
       changes, /*is_step=*/false, bytes,

@@ -88,6 +88,16 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
         absl::StrCat("options.denominators is set; the layer's engine is ", group.engine->name(),
                      ", which has none; its partials carry log_normalizers"));
   }
+  if (spec.denominators && !group.engine->has_denominators()) {
+    return Error(v1::UNSUPPORTED,
+                 "options.denominators is set; the layer's update rule has no denominators");
+  }
+  if (spec.partials && !group.engine->mergeable()) {
+    return Error(
+        v1::NOT_MERGEABLE,
+        "options.partials is set; pieces of an answer do not add up for the layer's update "
+        "rule");
+  }
   return spec;
 }
 

@@ -11,6 +11,33 @@
 
 namespace attnd::server {
 
+namespace {
+
+// Gates of `numbers` per token of the layer, 0 if it takes none.
+absl::StatusOr<engine::ConstElements> CheckGates(bool set, const v1::Tensor& tensor,
+                                                 const std::string& field, std::int64_t tokens,
+                                                 std::int64_t heads, std::int64_t numbers) {
+  if (numbers == 0 && !set) return engine::ConstElements{};
+  if (numbers == 0) {
+    return Error(v1::BAD_TENSOR,
+                 absl::StrCat(field, " is set; the layer's update rule takes none"));
+  }
+  if (!set) {
+    return Error(v1::BAD_TENSOR,
+                 absl::StrCat(field, " is not set; the layer's update rule needs [n, ", heads, ", ",
+                              numbers / heads, "]"));
+  }
+  absl::StatusOr<RowsView> rows = CheckRows(tensor, field, heads, numbers / heads);
+  if (!rows.ok()) return rows.status();
+  if (rows->rows != tokens) {
+    return Error(v1::BAD_TENSOR,
+                 absl::StrCat(field, " holds ", rows->rows, " tokens; keys holds ", tokens));
+  }
+  return rows->elements;
+}
+
+}  // namespace
+
 absl::StatusOr<LayerSlice> CheckTokens(const Session& session, const v1::LayerTokens& tokens,
                                        const std::string& field) {
   absl::Status layer = session.CheckLayer(tokens.layer());
@@ -48,10 +75,21 @@ absl::StatusOr<LayerSlice> CheckTokens(const Session& session, const v1::LayerTo
                                                 "; it must be 0 or 1"));
     }
   }
+  const engine::TailLayout layout = session.engine(tokens.layer()).tail_layout();
+  absl::StatusOr<engine::ConstElements> log_decays =
+      CheckGates(tokens.has_log_decays(), tokens.log_decays(), field + ".log_decays", keys->rows,
+                 shape.kv_heads, layout.log_decays);
+  if (!log_decays.ok()) return log_decays.status();
+  absl::StatusOr<engine::ConstElements> rates =
+      CheckGates(tokens.has_rates(), tokens.rates(), field + ".rates", keys->rows, shape.kv_heads,
+                 layout.rates);
+  if (!rates.ok()) return rates.status();
   LayerSlice slice;
   slice.span = {tokens.layer(), tokens.position(), keys->rows};
-  slice.batch = {keys->rows, keys->elements, values->elements,
-                 mask.empty() ? nullptr : reinterpret_cast<const std::uint8_t*>(mask.data())};
+  slice.batch = {
+      keys->rows,       keys->elements,
+      values->elements, mask.empty() ? nullptr : reinterpret_cast<const std::uint8_t*>(mask.data()),
+      *log_decays,      *rates};
   return slice;
 }
 

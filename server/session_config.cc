@@ -48,6 +48,36 @@ absl::StatusOr<engine::ExactConfig> PlanExact(v1::ExactConfig& config, const std
   }
 }
 
+absl::StatusOr<engine::UpdateRule> PlanUpdate(v1::UpdateRule& update, const std::string& field) {
+  using Decay = engine::UpdateRule::Decay;
+  engine::UpdateRule rule;
+  switch (update.decay()) {
+    case v1::UpdateRule::DECAY_UNSPECIFIED:
+      update.set_decay(v1::UpdateRule::NONE);
+      break;
+    case v1::UpdateRule::NONE:
+      break;
+    case v1::UpdateRule::CONSTANT:
+      rule.decay = Decay::kConstant;
+      break;
+    case v1::UpdateRule::PER_TOKEN:
+      rule.decay = Decay::kPerToken;
+      break;
+    case v1::UpdateRule::PER_FEATURE:
+      rule.decay = Decay::kPerFeature;
+      break;
+    default:
+      return BadField(absl::StrCat(field, ".update.decay"),
+                      absl::StrCat(" is ", update.decay(),
+                                   "; it must be NONE, CONSTANT, PER_TOKEN or PER_FEATURE"));
+  }
+  rule.log_decays.assign(update.log_decays().begin(), update.log_decays().end());
+  rule.delta = update.delta();
+  rule.read_first = update.read_first();
+  rule.bonus.assign(update.bonus().begin(), update.bonus().end());
+  return rule;
+}
+
 absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
                                                 const std::string& group) {
   const std::string field = absl::StrCat(group, ".linear");
@@ -66,6 +96,9 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
   linear.feature_map.seed = map.seed();
   linear.feature_map.sharpness = map.sharpness();
   linear.feature_map.key_scales.assign(map.key_scales().begin(), map.key_scales().end());
+  absl::StatusOr<engine::UpdateRule> update = PlanUpdate(*config.mutable_update(), field);
+  if (!update.ok()) return update.status();
+  linear.update = *std::move(update);
   switch (config.normalization()) {
     case v1::NORMALIZATION_UNSPECIFIED:
       config.set_normalization(v1::NORMALIZED);

@@ -52,6 +52,11 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
   const engine::LayerShape& shape = engine.shape();
   const std::int64_t sums = shape.kv_heads * engine.feature_dim() * shape.value_dim;
   Operations operations = Product(tokens, kPerFloat * (shape.key_row() + shape.value_row()) + sums);
+  const engine::TailLayout layout = engine.tail_layout();
+  operations += Product(tokens, kPerFloat * (layout.log_decays + layout.rates));
+  // A delta rule reads for each token what is there: S and the open block.
+  operations += Product(
+      tokens, shape.kv_heads * layout.updates * (layout.features + 2 * engine::kBlockTokens));
   // The token that opens a block seals the one before, and copies the sums for that.
   const bool seals = position % engine::kBlockTokens + tokens > engine::kBlockTokens ||
                      (position > 0 && position % engine::kBlockTokens == 0);

@@ -72,6 +72,18 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
                   "favor_sharp: psi, one number per component of a key")
       ->delimiter(',');
   sub->add_flag("--unnormalized", flags->unnormalized, "linear: no division by the denominator");
+  sub->add_option("--decay", flags->decay, "linear: how sums fade")
+      ->check(CLI::IsMember({"none", "constant", "per_token", "per_feature"}))
+      ->capture_default_str();
+  sub->add_option("--log-decays", flags->log_decays,
+                  "constant decays: natural logarithms, one per kv head or per kv head and feature")
+      ->delimiter(',');
+  sub->add_flag("--delta", flags->delta, "linear: tokens correct what their keys held");
+  sub->add_flag("--read-first", flags->read_first,
+                "linear: queries read before their token is written");
+  sub->add_option("--bonus", flags->bonus,
+                  "read-first: what the token itself weighs, per kv head and feature")
+      ->delimiter(',');
   sub->add_option("--guard", flags->guard, "linear: what to do about a small denominator")
       ->check(CLI::IsMember({"strict", "add_epsilon", "clamp"}))
       ->capture_default_str();
@@ -153,11 +165,17 @@ void Tree::AddTokenCommands() {
                     "default: at the end");
   };
 
+  const auto gates = [&](CLI::App* sub, GateFiles* to) {
+    file(sub, "--log-decays", &to->log_decays, "decays per_token, (n, heads, 1), or per_feature");
+    file(sub, "--rates", &to->rates, "delta: rates, (n, heads, 1)");
+  };
+
   CLI::App* sub = Add("append", "Append tokens from .npy files", append);
   sub->add_option("id", append.id, "the session")->required();
   file(sub, "--keys", &append.keys, "keys, (n, d) or (n, heads, d), f32 or f16")->required();
   file(sub, "--values", &append.values, "values, likewise")->required();
   file(sub, "--mask", &append.mask, "one byte or bool per token: 0 leaves it out");
+  gates(sub, &append.gates);
   sub->add_option("--layer", append.layer, "the layer")->capture_default_str();
   position(sub, &append.position);
 
@@ -178,6 +196,7 @@ void Tree::AddTokenCommands() {
   file(sub, "--values", &step.values, "values, likewise")->required();
   file(sub, "--queries", &step.queries, "queries of the same tokens")->required();
   file(sub, "--mask", &step.mask, "one byte or bool per token: 0 leaves it out");
+  gates(sub, &step.gates);
   out(sub, &step.out, &step.dtype);
   sub->add_option("--layer", step.layer, "the layer")->capture_default_str();
   position(sub, &step.position);

@@ -25,6 +25,17 @@ v1::DenominatorGuard::Policy GuardOf(const std::string& name) {
   return v1::DenominatorGuard::STRICT;
 }
 
+v1::UpdateRule::Decay DecayOf(const std::string& name) {
+  v1::UpdateRule::Decay decay = v1::UpdateRule::NONE;
+  v1::UpdateRule::Decay_Parse(absl::AsciiStrToUpper(name), &decay);
+  return decay;
+}
+
+// Signed maps have no denominator, and neither have delta rules.
+bool Unnormalized(const SessionFlags& flags) {
+  return flags.unnormalized || flags.delta || flags.feature_map == "identity";
+}
+
 }  // namespace
 
 std::vector<std::string> FeatureMapNames() {
@@ -82,9 +93,13 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
     map->set_seed(flags.seed);
     map->set_sharpness(flags.sharpness);
     map->mutable_key_scales()->Assign(flags.key_scales.begin(), flags.key_scales.end());
-    if (flags.unnormalized || flags.feature_map == "identity") {
-      linear->set_normalization(v1::UNNORMALIZED);
-    }
+    if (Unnormalized(flags)) linear->set_normalization(v1::UNNORMALIZED);
+    v1::UpdateRule* update = linear->mutable_update();
+    update->set_decay(DecayOf(flags.decay));
+    update->mutable_log_decays()->Assign(flags.log_decays.begin(), flags.log_decays.end());
+    update->set_delta(flags.delta);
+    update->set_read_first(flags.read_first);
+    update->mutable_bonus()->Assign(flags.bonus.begin(), flags.bonus.end());
     linear->mutable_guard()->set_policy(GuardOf(flags.guard));
     linear->mutable_guard()->set_epsilon(flags.guard_epsilon);
   }

@@ -25,6 +25,11 @@ struct SessionFlags {
   float sharpness = 0;
   std::vector<float> key_scales;
   bool unnormalized = false;
+  std::string decay = "none";
+  std::vector<float> log_decays;
+  bool delta = false;
+  bool read_first = false;
+  std::vector<float> bonus;
   std::string guard = "strict";
   float guard_epsilon = 0;
   std::string storage = "f32";

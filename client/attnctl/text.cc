@@ -32,8 +32,17 @@ std::string EngineText(const v1::LayerGroup& group) {
   }
   std::string map = v1::FeatureMapKind_Name(group.linear().feature_map().kind());
   absl::AsciiStrToLower(&map);
-  return absl::StrCat("linear (", map,
-                      group.linear().normalization() == v1::UNNORMALIZED ? ", unnormalized)" : ")");
+  std::string text = absl::StrCat("linear (", map);
+  if (group.linear().normalization() == v1::UNNORMALIZED) text += ", unnormalized";
+  const v1::UpdateRule& update = group.linear().update();
+  if (update.decay() > v1::UpdateRule::NONE) {
+    std::string decay = v1::UpdateRule::Decay_Name(update.decay());
+    absl::AsciiStrToLower(&decay);
+    absl::StrAppend(&text, ", decay ", decay);
+  }
+  if (update.delta()) text += ", delta";
+  if (update.read_first()) text += ", read first";
+  return text + ")";
 }
 
 std::string Engines(const v1::Session& session) {

@@ -24,6 +24,8 @@ namespace {
 struct TokenFiles {
   client::NpyFile keys;
   client::NpyFile values;
+  client::NpyFile log_decays;
+  client::NpyFile rates;
   client::LayerTokens tokens;
 };
 
@@ -48,7 +50,8 @@ absl::StatusOr<std::string> ReadMask(const std::string& path) {
 }
 
 absl::StatusOr<TokenFiles> ReadTokens(std::int64_t layer, const std::string& keys,
-                                      const std::string& values, const std::string& mask) {
+                                      const std::string& values, const std::string& mask,
+                                      const GateFiles& gates) {
   TokenFiles files;
   files.tokens.layer = layer;
   auto key_file = Read(keys, "keys", &files.tokens.keys);
@@ -61,6 +64,16 @@ absl::StatusOr<TokenFiles> ReadTokens(std::int64_t layer, const std::string& key
     auto bytes = ReadMask(mask);
     if (!bytes.ok()) return bytes.status();
     files.tokens.mask = *std::move(bytes);
+  }
+  if (!gates.log_decays.empty()) {
+    auto file = Read(gates.log_decays, "log_decays", &files.tokens.log_decays);
+    if (!file.ok()) return file.status();
+    files.log_decays = *std::move(file);
+  }
+  if (!gates.rates.empty()) {
+    auto file = Read(gates.rates, "rates", &files.tokens.rates);
+    if (!file.ok()) return file.status();
+    files.rates = *std::move(file);
   }
   return files;
 }
@@ -184,7 +197,8 @@ void Report(const Context& context, const v1::Answer& answer, std::int64_t posit
 }  // namespace
 
 absl::Status Run(const Context& context, const AppendCommand& command) {
-  const auto files = ReadTokens(command.layer, command.keys, command.values, command.mask);
+  const auto files =
+      ReadTokens(command.layer, command.keys, command.values, command.mask, command.gates);
   if (!files.ok()) return files.status();
   const auto session = Attach(context, command.id);
   if (!session.ok()) return session.status();
@@ -239,7 +253,8 @@ absl::Status Run(const Context& context, const AttendCommand& command) {
 }
 
 absl::Status Run(const Context& context, const StepCommand& command) {
-  const auto files = ReadTokens(command.layer, command.keys, command.values, command.mask);
+  const auto files =
+      ReadTokens(command.layer, command.keys, command.values, command.mask, command.gates);
   if (!files.ok()) return files.status();
   client::ConstTensor queries;
   const auto file = Read(command.queries, "queries", &queries);

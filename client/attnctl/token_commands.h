@@ -11,6 +11,12 @@
 
 namespace attnd::attnctl {
 
+// Files of the gates that a layer's update rule takes; empty: none.
+struct GateFiles {
+  std::string log_decays;
+  std::string rates;
+};
+
 struct AppendCommand {
   std::string id;
   std::int64_t layer = 0;
@@ -18,6 +24,7 @@ struct AppendCommand {
   std::string values;
   // Empty: no mask.
   std::string mask;
+  GateFiles gates;
   // Where the tokens go; absent: at the end.
   std::optional<std::int64_t> position;
 };
@@ -44,6 +51,7 @@ struct StepCommand {
   std::string values;
   std::string queries;
   std::string mask;
+  GateFiles gates;
   // As in AppendCommand.
   std::optional<std::int64_t> position;
   std::string out;

@@ -55,7 +55,8 @@ TEST(Chunking, CountsEverythingAnAnswerCanHold) {
 }
 
 TEST(Chunking, LayersOfGroups) {
-  v1::SessionConfig config;
+  v1::Session session;
+  v1::SessionConfig& config = *session.mutable_config();
   v1::LayerGroup* group = config.add_layer_groups();
   group->set_count(2);
   group->set_key_dim(8);
@@ -63,12 +64,19 @@ TEST(Chunking, LayersOfGroups) {
   group = config.add_layer_groups();
   group->set_count(1);
   group->set_key_dim(16);
-  group->mutable_linear();
-  const auto layers = LayersOf(config);
+  v1::UpdateRule* update = group->mutable_linear()->mutable_update();
+  update->set_decay(v1::UpdateRule::PER_FEATURE);
+  update->set_delta(true);
+  session.add_engine_facts();
+  session.add_engine_facts()->set_feature_dim(48);
+  const auto layers = LayersOf(session);
   ASSERT_EQ(layers.size(), 3U);
   EXPECT_TRUE(layers[1].exact);
+  EXPECT_EQ(layers[1].log_decays, 0);
   EXPECT_FALSE(layers[2].exact);
   EXPECT_EQ(layers[2].key_dim, 16);
+  EXPECT_EQ(layers[2].log_decays, 48);
+  EXPECT_EQ(layers[2].rates, 1);
 }
 
 }  // namespace

@@ -38,9 +38,19 @@ std::vector<Case> Cases() {
       {"fourier", LinearGroup(narrow, v1::RANDOM_FOURIER), narrow},
       {"dpfp", LinearGroup(narrow, v1::DPFP), narrow},
       {"taylor", LinearGroup(narrow, v1::TAYLOR), narrow},
+      {"mamba2", GatedGroup(grouped, v1::UpdateRule::PER_TOKEN), grouped},
+      {"gla", GatedGroup(grouped, v1::UpdateRule::PER_FEATURE), grouped},
+      {"gated_delta", GatedGroup(grouped, v1::UpdateRule::PER_TOKEN, true), grouped},
+      {"delta", GatedGroup(narrow, v1::UpdateRule::NONE, true), narrow},
+      {"rwkv6", GatedGroup(narrow, v1::UpdateRule::PER_FEATURE), narrow},
+      {"retnet", GatedGroup(narrow, v1::UpdateRule::CONSTANT), narrow},
   };
   cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
   cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
+  v1::UpdateRule& rwkv6 = *cases[16].group.mutable_linear()->mutable_update();
+  rwkv6.set_read_first(true);
+  for (int i = 0; i < 16; ++i) rwkv6.add_bonus(0.1F * static_cast<float>(i) - 0.5F);
+  cases[17].group.mutable_linear()->mutable_update()->add_log_decays(-0.03125F);
   return cases;
 }
 
@@ -72,6 +82,7 @@ class Bits : public ::testing::TestWithParam<Case> {
     Tokens tokens = RandomTokens(shape_, kTokens, 5);
     tokens.mask.assign(kTokens, 1);
     for (std::size_t i = 4; i < kTokens; i += 9) tokens.mask[i] = 0;
+    if (GetParam().group.linear().has_update()) AddGates(GetParam().group, 6, tokens);
     return tokens;
   }();
   const std::vector<float> queries_ = RandomQueries(shape_, kTokens, 5);

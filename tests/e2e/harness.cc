@@ -176,6 +176,13 @@ v1::LayerGroup LinearGroup(const Shape& shape, v1::FeatureMapKind map) {
   return group;
 }
 
+v1::LayerGroup GatedGroup(const Shape& shape, v1::UpdateRule::Decay decay, bool delta) {
+  v1::LayerGroup group = LinearGroup(shape, v1::IDENTITY);
+  group.mutable_linear()->mutable_update()->set_decay(decay);
+  group.mutable_linear()->mutable_update()->set_delta(delta);
+  return group;
+}
+
 v1::SessionConfig ConfigOf(const std::vector<v1::LayerGroup>& groups) {
   v1::SessionConfig config;
   for (const v1::LayerGroup& group : groups) *config.add_layer_groups() = group;
@@ -187,7 +194,26 @@ Tokens RandomTokens(const Shape& shape, std::int64_t count, std::uint32_t seed) 
           count,
           Normal(count * shape.kv_heads * shape.key_dim, 2 * seed),
           Normal(count * shape.kv_heads * shape.value_dim, 2 * seed + 1),
+          {},
+          {},
           {}};
+}
+
+void AddGates(const v1::LayerGroup& group, std::uint32_t seed, Tokens& tokens) {
+  const v1::UpdateRule& update = group.linear().update();
+  const std::int64_t rows = tokens.count * tokens.shape.kv_heads;
+  const auto sigmoids = [](std::vector<float> numbers, float most) {
+    for (float& number : numbers) number = most / (1 + std::exp(-number));
+    return numbers;
+  };
+  for (float& key : tokens.keys) key /= std::sqrt(static_cast<float>(tokens.shape.key_dim));
+  if (update.decay() == v1::UpdateRule::PER_TOKEN) {
+    tokens.log_decays = sigmoids(Normal(rows, seed), -0.2F);
+  }
+  if (update.decay() == v1::UpdateRule::PER_FEATURE) {
+    tokens.log_decays = sigmoids(Normal(rows * tokens.shape.key_dim, seed), -0.2F);
+  }
+  if (update.delta()) tokens.rates = sigmoids(Normal(rows, seed + 1), 1.0F);
 }
 
 std::vector<float> RandomQueries(const Shape& shape, std::int64_t count, std::uint32_t seed) {
@@ -262,6 +288,13 @@ v1::LayerTokens Slice(const Tokens& tokens, std::int64_t first, std::int64_t cou
     const auto begin = tokens.mask.begin() + first;
     slice.mutable_mask()->assign(begin, begin + count);
   }
+  const auto gates = [&](const std::vector<float>& numbers, v1::Tensor* tensor) {
+    const std::int64_t dim = std::ssize(numbers) / (tokens.count * shape.kv_heads);
+    *tensor = MakeTensor(numbers.data() + first * shape.kv_heads * dim,
+                         {count, shape.kv_heads, dim}, type);
+  };
+  if (!tokens.log_decays.empty()) gates(tokens.log_decays, slice.mutable_log_decays());
+  if (!tokens.rates.empty()) gates(tokens.rates, slice.mutable_rates());
   return slice;
 }
 

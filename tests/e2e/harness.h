@@ -86,6 +86,8 @@ struct Shape {
 
 v1::LayerGroup ExactGroup(const Shape& shape, v1::DataType storage = v1::F32);
 v1::LayerGroup LinearGroup(const Shape& shape, v1::FeatureMapKind map = v1::ELU_PLUS_ONE);
+// IDENTITY, unnormalised, with this update rule.
+v1::LayerGroup GatedGroup(const Shape& shape, v1::UpdateRule::Decay decay, bool delta = false);
 v1::SessionConfig ConfigOf(const std::vector<v1::LayerGroup>& groups);
 
 struct Tokens {
@@ -94,8 +96,14 @@ struct Tokens {
   std::vector<float> keys;
   std::vector<float> values;
   std::vector<std::uint8_t> mask;  // 0: masked; empty: none is
+  std::vector<float> log_decays =
+      {};  // empty: the layer takes none; else of equal number per token
+  std::vector<float> rates = {};
 };
 Tokens RandomTokens(const Shape& shape, std::int64_t count, std::uint32_t seed);
+// The gates that the group's update rule takes, and keys of about unit length, which delta rules
+// need. Requires a map of key_dim features.
+void AddGates(const v1::LayerGroup& group, std::uint32_t seed, Tokens& tokens);
 std::vector<float> RandomQueries(const Shape& shape, std::int64_t count, std::uint32_t seed);
 
 v1::Tensor MakeTensor(const float* elements, const std::vector<std::int64_t>& shape,

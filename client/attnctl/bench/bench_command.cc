@@ -101,10 +101,7 @@ absl::StatusOr<Sessions> MakeSessions(client::Client& client, const BenchCommand
                                         command.seed + static_cast<std::uint64_t>(i));
     for (std::int64_t done = 0; status.ok() && done < command.tokens; done += kPiece) {
       const std::int64_t rows = std::min(kPiece, command.tokens - done);
-      client::LayerTokens tokens = payload.tokens();
-      tokens.keys = client::Rows(tokens.keys, 0, rows);
-      tokens.values = client::Rows(tokens.values, 0, rows);
-      status = sessions.back()->Append(tokens).status();
+      status = sessions.back()->Append(payload.tokens(rows)).status();
       if (interrupted != 0) status = absl::CancelledError("interrupted before the test began");
     }
   }

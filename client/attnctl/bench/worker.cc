@@ -1,5 +1,6 @@
 #include "client/attnctl/bench/worker.h"
 
+#include <cmath>
 #include <cstddef>
 #include <random>
 #include <semaphore>
@@ -21,11 +22,24 @@ std::vector<float> Normal(std::mt19937_64& random, std::int64_t count) {
   return numbers;
 }
 
+std::vector<float> Sigmoids(std::mt19937_64& random, std::int64_t count) {
+  std::vector<float> numbers = Normal(random, count);
+  for (float& number : numbers) number = 1 / (1 + std::exp(-number));
+  return numbers;
+}
+
+constexpr float kLeastLogDecay = -0.15F;
+
 }  // namespace
 
-client::LayerTokens Payload::tokens() const {
-  return {0, client::F32(keys, {rows, shape.kv_heads, shape.key_dim}),
-          client::F32(values, {rows, shape.kv_heads, shape.value_dim}), ""};
+client::LayerTokens Payload::tokens(std::int64_t count) const {
+  const auto tensor = [&](const std::vector<float>& numbers, std::int64_t dim) {
+    return client::Rows(client::F32(numbers, {rows, shape.kv_heads, dim}), 0, count);
+  };
+  client::LayerTokens tokens{0, tensor(keys, shape.key_dim), tensor(values, shape.value_dim), ""};
+  if (shape.log_decays > 0) tokens.log_decays = tensor(log_decays, shape.log_decays);
+  if (shape.rates > 0) tokens.rates = tensor(rates, shape.rates);
+  return tokens;
 }
 
 client::ConstTensor Payload::query_tensor() const {
@@ -40,6 +54,9 @@ Payload MakePayload(const client::LayerShape& shape, std::int64_t rows, std::uin
   payload.keys = Normal(random, rows * shape.kv_heads * shape.key_dim);
   payload.values = Normal(random, rows * shape.kv_heads * shape.value_dim);
   payload.queries = Normal(random, rows * shape.query_heads * shape.key_dim);
+  payload.log_decays = Sigmoids(random, rows * shape.kv_heads * shape.log_decays);
+  for (float& log_decay : payload.log_decays) log_decay *= kLeastLogDecay;
+  payload.rates = Sigmoids(random, rows * shape.kv_heads * shape.rates);
   return payload;
 }
 

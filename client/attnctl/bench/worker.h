@@ -26,10 +26,14 @@ struct Payload {
   std::vector<float> keys;
   std::vector<float> values;
   std::vector<float> queries;
+  std::vector<float> log_decays;  // as sigmoids give them, about -0.07 each
+  std::vector<float> rates;       // about 1/2
   std::int64_t rows = 0;
   client::LayerShape shape;
 
-  client::LayerTokens tokens() const;
+  // The first `count` rows; all of them by default.
+  client::LayerTokens tokens() const { return tokens(rows); }
+  client::LayerTokens tokens(std::int64_t count) const;
   client::ConstTensor query_tensor() const;
 };
 

@@ -139,6 +139,33 @@ TEST(Maps, ScaleRowMultiplies) {
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], 0.125F * x[i]);
 }
 
+TEST(Maps, ScaleByExpIsAProductWithExp) {
+  for (std::int64_t n = 0; n < 40; ++n) {
+    const std::vector<float> x = RandomValues(40, 3);
+    std::vector<float> log = RandomValues(40, 4);
+    for (float& value : log) value = -10.0F * std::abs(value);
+    std::vector<float> factors(log.size());
+    Exp(log.data(), factors.data(), 40);
+    std::vector<float> y(x.size(), -7.0F);
+    ScaleByExp(x.data(), log.data(), y.data(), n);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(y[i], i < static_cast<std::size_t>(n) ? x[i] * factors[i] : -7.0F) << n;
+    }
+  }
+}
+
+TEST(Maps, AddRowAddsUpToItsEnd) {
+  for (std::int64_t n = 0; n < 40; ++n) {
+    const std::vector<float> x = RandomValues(40, 5);
+    const std::vector<float> before = RandomValues(40, 6);
+    std::vector<float> sum = before;
+    AddRow(x.data(), sum.data(), n);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(sum[i], i < static_cast<std::size_t>(n) ? before[i] + x[i] : before[i]) << n;
+    }
+  }
+}
+
 TEST(MaxAbs, FindsTheLargestAtEveryPlace) {
   for (std::size_t n = 1; n < 70; ++n) {
     for (std::size_t i = 0; i < n; ++i) {
