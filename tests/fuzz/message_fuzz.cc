@@ -32,6 +32,23 @@ SessionPlan Plan(const Options& options) {
   linear.set_value_dim(1);
   linear.set_query_heads(2);
   linear.mutable_linear()->mutable_feature_map()->set_kind(v1::SQUARED_RELU);
+  v1::LayerGroup& scaled = *config.add_layer_groups();
+  scaled.set_key_dim(2);
+  scaled.mutable_linear()->mutable_feature_map()->set_kind(v1::FAVOR_POSITIVE);
+  scaled.mutable_linear()->mutable_feature_map()->set_features(3);
+  v1::LayerGroup& positional = *config.add_layer_groups();
+  positional.set_key_dim(1);
+  positional.mutable_linear()->mutable_feature_map()->set_kind(v1::COSFORMER);
+  positional.mutable_linear()->mutable_feature_map()->set_horizon(100);
+  for (const auto decay : {v1::UpdateRule::PER_TOKEN, v1::UpdateRule::PER_FEATURE}) {
+    v1::LayerGroup& gated = *config.add_layer_groups();
+    gated.set_key_dim(2);
+    v1::LinearConfig& rule = *gated.mutable_linear();
+    rule.mutable_feature_map()->set_kind(v1::IDENTITY);
+    rule.set_normalization(v1::UNNORMALIZED);
+    rule.mutable_update()->set_decay(decay);
+    rule.mutable_update()->set_delta(decay == v1::UpdateRule::PER_TOKEN);
+  }
   return *PlanSession(config, options);
 }
 
@@ -99,7 +116,11 @@ void CheckAnswer(const absl::Status& status, const v1::StreamRequest& request,
   }
 }
 
-std::int64_t Tokens(const Session& session) { return session.position(0) + session.position(1); }
+std::int64_t Tokens(const Session& session) {
+  std::int64_t tokens = 0;
+  for (std::int64_t layer = 0; layer < session.layers(); ++layer) tokens += session.position(layer);
+  return tokens;
+}
 
 void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
   auto created = server.sessions.Create({Session::kDefaultTenant, "s"}, Plan(server.options));
