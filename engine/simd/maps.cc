@@ -114,6 +114,24 @@ void ScaleRowImpl(const float* x, float s, float* y, std::int64_t n) {
   Map(x, y, n, [factor](VF32 v) HWY_ATTR { return hn::Mul(v, factor); });
 }
 
+void PairProductsImpl(const float* x, std::int64_t n, float* y) {
+  const F32 d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  for (; n >= kLanes; ++x, y += n, --n) {
+    const VF32 factor = hn::Set(d, *x);
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::Mul(factor, hn::LoadU(d, x + i)), d, y + i);
+    // The last vector once more, ending where the row ends.
+    if (i < n) {
+      i = n - kLanes;
+      hn::StoreU(hn::Mul(factor, hn::LoadU(d, x + i)), d, y + i);
+    }
+  }
+  for (; n > 0; ++x, y += n, --n) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = *x * x[i];
+  }
+}
+
 // The largest bit pattern without the sign: an order in which finite < infinity < NaN, and exact in
 // any order of evaluation.
 std::int32_t MaxMagnitude(const float* x, std::int64_t n) {
@@ -147,6 +165,7 @@ HWY_EXPORT(ExpShiftedImpl);
 HWY_EXPORT(CosSinImpl);
 HWY_EXPORT(MaxOfImpl);
 HWY_EXPORT(ScaleRowImpl);
+HWY_EXPORT(PairProductsImpl);
 HWY_EXPORT(MaxMagnitude);
 
 void Exp(const float* x, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(ExpImpl)(x, y, n); }
@@ -175,6 +194,10 @@ float MaxOf(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxOfI
 
 void ScaleRow(const float* x, float s, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(x, s, y, n);
+}
+
+void PairProducts(const float* x, std::int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(PairProductsImpl)(x, n, y);
 }
 
 float MaxAbs(const float* x, std::int64_t n) {

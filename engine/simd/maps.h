@@ -39,6 +39,10 @@ float MaxOf(const float* x, std::int64_t n);
 // y = s * x.
 void ScaleRow(const float* x, float s, float* y, std::int64_t n);
 
+// The products x_a x_b for a <= b, a ascending, then b: n (n + 1) / 2 numbers. The output does not
+// overlap the input.
+void PairProducts(const float* x, std::int64_t n, float* y);
+
 // max |x_i|, 0 for n = 0. NaN if any element is NaN, so that !(MaxAbs <= limit) catches everything.
 float MaxAbs(const float* x, std::int64_t n);
 
