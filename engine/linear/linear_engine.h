@@ -34,6 +34,7 @@ class LinearEngine final : public Engine {
   // c rounded up to a multiple of 16; the features beyond c are zeros.
   std::int64_t feature_dim() const override { return dims_.features; }
   std::int64_t map_dim() const override { return map_->feature_dim(); }
+  std::int64_t map_operations() const override { return map_->operations(); }
   bool scaled_features() const override { return map_->scaled(); }
   bool positional() const override { return map_->positional(); }
 
