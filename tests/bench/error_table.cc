@@ -65,6 +65,14 @@ class Table {
 
   void PrintCosts() const {
     PrintHead("map, parameters", true);
+    std::printf("| softmax attention, exact engine |");
+    for (const Column& column : columns_) {
+      if (!column.costs) continue;
+      const Costs& exact = column.truth.costs();
+      std::printf(" %.0f KB, %.2f / %.2f us |", static_cast<double>(exact.state_bytes) / 1024,
+                  exact.append_us, exact.attend_us);
+    }
+    std::printf("\n");
     for (std::size_t m = 0; m < BenchMaps().size(); ++m) {
       const BenchMap& map = BenchMaps()[m];
       std::printf("| %s%s%s |", map.name, *map.parameters == 0 ? "" : ", ", map.parameters);
@@ -73,7 +81,8 @@ class Table {
         const MapFigures& f = column.figures[m];
         std::printf(" %lld, %.0f of %.0f KB, %.2f / %.2f us |", static_cast<long long>(f.features),
                     static_cast<double>(f.sum_bytes) / 1024,
-                    static_cast<double>(f.state_bytes) / 1024, f.append_us, f.attend_us);
+                    static_cast<double>(f.costs.state_bytes) / 1024, f.costs.append_us,
+                    f.costs.attend_us);
       }
       std::printf("\n");
     }
@@ -96,7 +105,9 @@ class Table {
 
  private:
   static void PrintErrors(const Errors& errors) {
-    std::printf(" %.2f / %.2f", errors.root_mean_square, errors.percentile_99);
+    const auto decimals = [](double error) { return error < 0.1 ? 4 : error < 10 ? 2 : 0; };
+    std::printf(" %.*f / %.*f", decimals(errors.root_mean_square), errors.root_mean_square,
+                decimals(errors.percentile_99), errors.percentile_99);
     if (errors.refused > 0) std::printf(" (%.2g %%)", 100 * errors.refused);
     std::printf(" |");
   }
@@ -138,11 +149,13 @@ int Main() {
       "refused, which count as the zeros they were answered with\n");
   table.PrintErrors();
   std::printf(
-      "\nCosts per head: c, S and Z in f64 of all that is held, time per appended token / per "
+      "\nCosts per head: c, S and Z in f64 of all that is held after n tokens, time per appended "
+      "token / per "
       "query\n");
   table.PrintCosts();
   table.PrintSharpness();
-  for (const std::string name : absl::StrSplit(engine::FeatureMapNames(), ", ")) {
+  const std::vector<std::string> names = absl::StrSplit(engine::FeatureMapNames(), ", ");
+  for (const std::string& name : names) {
     const auto is_measured = [&](const BenchMap& map) { return map.name == name; };
     if (std::none_of(BenchMaps().begin(), BenchMaps().end(), is_measured)) {
       std::printf("Not measured: %s\n", name.c_str());

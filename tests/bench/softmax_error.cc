@@ -37,12 +37,34 @@ Errors Summary(std::vector<double> errors, std::int64_t refused) {
   return {std::sqrt(squares / rows), *at, static_cast<double>(refused) / rows};
 }
 
-template <typename Run>
-double Microseconds(const Run& run) {
-  const double start = ThreadSeconds();
-  run();
-  return (ThreadSeconds() - start) * 1e6;
-}
+// Runs an engine on layers of one set and keeps the times.
+class Stopwatch {
+ public:
+  // The answers of the last run are the attender's.
+  void Run(const engine::Engine& engine, const data::Layer& layer, int runs, Attender& attender) {
+    for (int run = 0; run < runs; ++run) {
+      const double start = ThreadSeconds();
+      const auto state = Append(engine, layer.keys, layer.values, scratch_);
+      const double appended = ThreadSeconds();
+      attender.Attend(*state, layer.queries, scratch_);
+      append_seconds_.push_back(appended - start);
+      attend_seconds_.push_back(ThreadSeconds() - appended);
+    }
+  }
+
+  Costs CostsOf(const engine::Engine& engine, std::int64_t tokens) const {
+    const engine::LayerShape& shape = engine.shape();
+    const auto rows = 1e-6 * static_cast<double>(tokens);
+    return {(engine.fixed_bytes() + engine.bytes_per_token() * tokens) / shape.kv_heads,
+            Median(append_seconds_) / (rows * static_cast<double>(shape.kv_heads)),
+            Median(attend_seconds_) / (rows * static_cast<double>(shape.query_heads))};
+  }
+
+ private:
+  engine::Scratch scratch_;
+  std::vector<double> append_seconds_;
+  std::vector<double> attend_seconds_;
+};
 
 }  // namespace
 
@@ -52,12 +74,12 @@ SoftmaxTruth::SoftmaxTruth(data::TensorSet set) : set_(std::move(set)) {
   const auto exact = Make({set_.shape, engine::ExactConfig{}});
   const auto heads = static_cast<std::size_t>(set_.shape.kv_heads);
   const auto dim = static_cast<std::size_t>(set_.shape.value_dim);
-  engine::Scratch scratch;
+  Stopwatch stopwatch;
   Attender attender(*exact);
   for (data::Layer& layer : set_.layers) {
     for (float& x : layer.queries) x *= root;
     for (float& x : layer.keys) x *= root;
-    attender.Attend(*Append(*exact, layer.keys, layer.values, scratch), layer.queries, scratch);
+    stopwatch.Run(*exact, layer, 1, attender);
     outputs_.push_back(attender.outputs());
 
     std::vector<double> means(heads * dim);
@@ -74,6 +96,7 @@ SoftmaxTruth::SoftmaxTruth(data::TensorSet set) : set_(std::move(set)) {
     means_.push_back(std::move(means));
     spreads_.push_back(std::move(spreads));
   }
+  costs_ = stopwatch.CostsOf(*exact, set_.tokens);
 }
 
 void SoftmaxTruth::AddErrors(std::size_t layer, const std::vector<float>& outputs,
@@ -111,10 +134,8 @@ Errors SoftmaxTruth::OfMeanValue() const {
 MapFigures SoftmaxTruth::Measure(const BenchMap& map) const {
   MapFigures figures;
   std::vector<double> errors;
-  std::vector<double> append_us;
-  std::vector<double> attend_us;
   std::int64_t refused = 0;
-  engine::Scratch scratch;
+  Stopwatch stopwatch;
   for (std::size_t l = 0; l < set_.layers.size(); ++l) {
     const data::Layer& layer = set_.layers[l];
     const Sample sample = {set_.shape, set_.tokens, layer.queries, layer.keys};
@@ -128,16 +149,11 @@ MapFigures SoftmaxTruth::Measure(const BenchMap& map) const {
           first ? sharpness : std::max(figures.largest_sharpness, sharpness);
 
       const auto linear = Make({set_.shape, config});
+      Attender attender(*linear);
+      stopwatch.Run(*linear, layer, kRuns, attender);
+      figures.costs = stopwatch.CostsOf(*linear, set_.tokens);
       figures.features = linear->map_dim();
       figures.sum_bytes = 8 * linear->map_dim() * (set_.shape.value_dim + 1);
-      figures.state_bytes = linear->fixed_bytes() / set_.shape.kv_heads;
-      Attender attender(*linear);
-      std::shared_ptr<const engine::LayerState> state;
-      for (int run = 0; run < kRuns; ++run) {
-        append_us.push_back(
-            Microseconds([&] { state = Append(*linear, layer.keys, layer.values, scratch); }));
-        attend_us.push_back(Microseconds([&] { attender.Attend(*state, layer.queries, scratch); }));
-      }
       AddErrors(l, attender.outputs(), errors);
       for (const std::uint8_t flag : attender.flags()) {
         refused += static_cast<engine::RowFlag>(flag) == engine::RowFlag::kOk ? 0 : 1;
@@ -145,11 +161,6 @@ MapFigures SoftmaxTruth::Measure(const BenchMap& map) const {
     }
   }
   figures.errors = Summary(std::move(errors), refused);
-  const auto tokens = static_cast<double>(set_.tokens);
-  figures.append_us =
-      Median(std::move(append_us)) / (tokens * static_cast<double>(set_.shape.kv_heads));
-  figures.attend_us =
-      Median(std::move(attend_us)) / (tokens * static_cast<double>(set_.shape.query_heads));
   return figures;
 }
 

@@ -22,13 +22,17 @@ struct Errors {
   double refused = 0;  // share of rows that the guard answered with zeros, which count as they are
 };
 
+struct Costs {
+  std::int64_t state_bytes = 0;  // all that a head takes after the set's tokens
+  double append_us = 0;          // a token
+  double attend_us = 0;          // a query
+};
+
 struct MapFigures {
   Errors errors;
-  std::int64_t features = 0;     // c
-  std::int64_t sum_bytes = 0;    // S and Z of a head in f64
-  std::int64_t state_bytes = 0;  // all that a head takes, whatever its length
-  double append_us = 0;
-  double attend_us = 0;
+  Costs costs;
+  std::int64_t features = 0;   // c
+  std::int64_t sum_bytes = 0;  // S and Z of a head in f64
   double least_sharpness = 0;
   double largest_sharpness = 0;
 };
@@ -41,6 +45,8 @@ class SoftmaxTruth {
   explicit SoftmaxTruth(data::TensorSet set);
 
   const data::TensorSet& set() const { return set_; }
+  // Of softmax attention itself.
+  const Costs& costs() const { return costs_; }
   // Random maps with several seeds, whose rows are taken together.
   MapFigures Measure(const BenchMap& map) const;
   // Of the answer mean(V) to every query.
@@ -52,6 +58,7 @@ class SoftmaxTruth {
                  std::vector<double>& errors) const;
 
   data::TensorSet set_;
+  Costs costs_;
   std::vector<std::vector<float>> outputs_;   // by layer, of softmax attention
   std::vector<std::vector<double>> means_;    // by layer, [H, d_v]
   std::vector<std::vector<double>> spreads_;  // by layer, [H]
