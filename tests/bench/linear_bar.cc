@@ -1,6 +1,7 @@
 // Linear attention against the arithmetic it cannot do without: for each feature map its products
 // at the same shapes, its elementwise functions over as many numbers, and the f64 fold.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -63,9 +64,14 @@ void CosSinRows(const float* x, std::int64_t c, float* y) {
   engine::ScaleRow(y, 0.5F, y, kBlockTokens * c);
 }
 
+// Each row is turned by an angle of its own.
 void TurnedRelu(const float* x, std::int64_t c, float* y) {
   engine::Relu(x, 0.0F, y, kBlockTokens * kDim);
-  engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    const auto angle = static_cast<double>(x[row]);
+    engine::ScaleRow(x + row * c, static_cast<float>(std::sin(angle)), y + row * c, c / 2);
+    engine::ScaleRow(x + row * c, static_cast<float>(std::cos(angle)), y + row * c + c / 2, c / 2);
+  }
 }
 
 void ProductsOfHalves(const float* x, std::int64_t c, float* y) {

@@ -19,7 +19,7 @@ namespace {
 constexpr int kRuns = 3;
 constexpr std::uint64_t kSeeds = 3;
 
-std::unique_ptr<const engine::Engine> Make(engine::EngineConfig config) {
+std::unique_ptr<const engine::Engine> Make(const engine::EngineConfig& config) {
   auto made = engine::MakeEngine(config);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
