@@ -4,10 +4,10 @@ BARS ?= all
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run serve test test-full bench format lint clean
+.PHONY: help setup build run serve test test-full bench error-table format lint clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing (Debian 12; root or sudo)
 	@scripts/setup.sh
@@ -30,6 +30,11 @@ test-full: setup ## the same with the long tests, the linter and g++
 
 bench: setup ## run the benchmarks; a part of them: make bench BARS=engine|service
 	@scripts/bench.sh $(BARS)
+
+error-table: setup ## print how far each feature map is from softmax attention, and its cost
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target attnd_error_table
+	@build/release/tests/bench/attnd_error_table
 
 format: setup ## format the C++ files in place
 	@scripts/check_format.sh --fix

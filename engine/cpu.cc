@@ -2,6 +2,7 @@
 
 #include <dnnl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,18 @@ namespace {
 // worst.
 constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
 
+// What loops are chosen from. Highway 1.0.3 chooses from all that the processor has, disabled or
+// not, as a side effect of being asked, so the choice is made again.
+std::int64_t ChooseTargets() {
+  const std::int64_t targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(targets);
+  return targets;
+}
+
+// As ChooseTargets() found it last; 0: not yet. Kept, so that other threads' loops never see the
+// side effect.
+std::atomic<std::int64_t> active_targets{0};
+
 }  // namespace
 
 absl::Status PinIsa(const std::string& isa) {
@@ -23,7 +36,7 @@ absl::Status PinIsa(const std::string& isa) {
     return absl::InvalidArgumentError(
         absl::StrCat("isa: \"", isa, "\" is not one of native, avx2, avx512"));
   }
-  const std::int64_t supported = hwy::SupportedTargets();
+  const std::int64_t supported = ChooseTargets();
   if ((supported & (kAvx512 | HWY_AVX2)) == 0) {
     return absl::FailedPreconditionError(
         "isa: the processor lacks AVX2 with FMA, which attnd needs");
@@ -43,13 +56,15 @@ absl::Status PinIsa(const std::string& isa) {
                      static_cast<int>(status), ")"));
   }
   hwy::DisableTargets(avx2 ? kAvx512 : 0);
+  active_targets = ChooseTargets();
   return absl::OkStatus();
 }
 
 std::string ActiveIsa() {
-  const std::int64_t supported = hwy::SupportedTargets();
-  if ((supported & kAvx512) != 0) return "avx512";
-  return (supported & HWY_AVX2) != 0 ? "avx2" : "unsupported";
+  if (active_targets == 0) active_targets = ChooseTargets();
+  const std::int64_t targets = active_targets;
+  if ((targets & kAvx512) != 0) return "avx512";
+  return (targets & HWY_AVX2) != 0 ? "avx2" : "unsupported";
 }
 
 }  // namespace attnd::engine

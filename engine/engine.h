@@ -119,6 +119,9 @@ class Engine {
   // c of the definition: features of a key, without padding; d_k where there is no map.
   virtual std::int64_t map_dim() const { return shape().key_dim; }
 
+  // Multiply-adds of mapping a row of one head, beyond a few for each feature: a projection's.
+  virtual std::int64_t map_operations() const { return 0; }
+
   // Rounds `count` values in place to the type in which the engine stores keys and values. Identity
   // unless storage is narrower than f32.
   virtual void RoundToStorage(float* values, std::int64_t count) const = 0;

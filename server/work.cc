@@ -40,7 +40,8 @@ Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
                                 ? engine::RoundUp(position, engine::kBlockTokens)
                                 : engine.feature_dim() + engine::kBlockTokens;
   const std::int64_t columns = shape.key_dim + engine::RoundUp(shape.value_dim, 16);
-  const Operations arithmetic = Product(Product(queries, rows), shape.query_heads * columns);
+  const Operations arithmetic =
+      Product(Product(queries, shape.query_heads), rows * columns + engine.map_operations());
   const Operations reading = Product(rows, shape.kv_heads * columns * kPerFloatRead);
   const std::int64_t tiles = Product(queries, shape.group_size()) / kTileRows + 1;
   return std::max(arithmetic, reading) + Product(shape.kv_heads * tiles, kPerTile) +
@@ -51,7 +52,9 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t tokens) {
   const engine::LayerShape& shape = engine.shape();
   const std::int64_t sums = shape.kv_heads * engine.feature_dim() * shape.value_dim;
-  Operations operations = Product(tokens, kPerFloat * (shape.key_row() + shape.value_row()) + sums);
+  const Operations maps = shape.kv_heads * engine.map_operations();
+  Operations operations =
+      Product(tokens, kPerFloat * (shape.key_row() + shape.value_row()) + sums + maps);
   const engine::TailLayout layout = engine.tail_layout();
   operations += Product(tokens, kPerFloat * (layout.log_decays + layout.rates));
   // A delta rule reads for each token what is there: S and the open block.

@@ -5,6 +5,7 @@
 
 #include "engine/gemm.h"
 #include "engine/linear/open_block.h"
+#include "engine/linear/row_loops.h"
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
@@ -35,9 +36,7 @@ void WriteUpdates(const LinearLayer& layer, const HeadDecays& decays, const Delt
   for (std::int64_t i = 0; i < rows.count; ++i) {
     float* row = scores + i * kBlockTokens;
     const float sealed = decays.RowWeights(rows.first + i, weights.data());
-    for (std::int64_t j = 0; j < rows.first + i; ++j) {
-      row[j] *= weights[static_cast<std::size_t>(j)];
-    }
+    MultiplyRow(weights.data(), rows.first + i, row);
     ScaleRow(keys + i * dims.features, sealed, readers + i * dims.features, dims.features);
   }
 

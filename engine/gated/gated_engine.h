@@ -50,6 +50,7 @@ class GatedEngine final : public Engine {
 
   TailLayout tail_layout() const override;
   std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
+  std::int64_t map_operations() const override { return layer_.map->operations(); }
   bool mergeable() const override { return false; }
   bool has_denominators() const override { return !layer_.config.update.delta; }
   bool positional() const override { return layer_.map->positional(); }

@@ -73,7 +73,7 @@ void GatedAttendPlan::ScoreByRow(const QueryTile& tile, float* features, float* 
       float* row = scores + i * kBlockTokens;
       // Before the weights: what is not seen may be infinite.
       KeepColumns(FirstRows(SeenFrom(span.cut) + 1), OpenBlockWidth(tile.tail_rows), row);
-      for (std::int64_t j = 0; j < span.cut; ++j) row[j] *= weights[static_cast<std::size_t>(j)];
+      MultiplyRow(weights.data(), span.cut, row);
       ScaleRow(features + i * ld, sealed, features + i * ld, ld);
     }
   });
@@ -115,7 +115,7 @@ void GatedAttendPlan::ScoreByFeature(const QueryTile& tile, float* features, flo
       float* row = scores + (span.first + i) * kBlockTokens;
       std::copy_n(span_scores + i * kBlockTokens, span.cut, row);
       std::fill(row + span.cut, row + kBlockTokens, 0.0F);
-      for (std::int64_t a = 0; a < ld; ++a) rows[i * ld + a] *= sealed[a];
+      MultiplyRow(sealed, ld, rows + i * ld);
     }
   });
 }

@@ -1,7 +1,8 @@
 #include "engine/linear/attend_plan.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <cstddef>
 
 #include "engine/gemm.h"
 #include "engine/linear/answer_row.h"
@@ -11,6 +12,28 @@
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
+namespace {
+
+// What the scores of a row are multiplied by. Mostly the same for all rows of a tile.
+class TailFactors {
+ public:
+  void Set(const std::int32_t* exponents, RowMask seen, std::int32_t largest) {
+    if (seen == seen_ && largest == largest_) return;
+    seen_ = seen;
+    largest_ = largest;
+    for (std::size_t j = 0; j < factors_.size(); ++j) {
+      factors_[j] = (seen >> j & 1) == 0 ? 0.0F : ExponentFactor(exponents[j], largest);
+    }
+  }
+  const float* data() const { return factors_.data(); }
+
+ private:
+  RowMask seen_ = 0;
+  std::int32_t largest_ = kNoExponent;
+  std::array<float, kBlockTokens> factors_ = {};
+};
+
+}  // namespace
 
 void LinearAttendPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   tiles_.Reset(group);
@@ -25,9 +48,16 @@ void LinearAttendPlan::VisibleExponents(const QueryTile& tile, Exponents& expone
   const TailView& tail = tiles_.group().tail;
   const std::int32_t* rows =
       tail.rows == 0 ? nullptr : tail.tail->exponents.data() + tile.head * kBlockTokens;
+  // Mostly all rows of a tile see the same tail.
+  RowMask last_seen = 0;
+  std::int32_t largest = sealed().exponent(tile.head);
   tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-    exponents[static_cast<std::size_t>(i)] =
-        std::max(sealed().exponent(tile.head), LargestExponent(rows, tiles_.VisibleTail(query)));
+    const RowMask seen = tiles_.VisibleTail(query);
+    if (seen != last_seen) {
+      largest = std::max(sealed().exponent(tile.head), LargestExponent(rows, seen));
+      last_seen = seen;
+    }
+    exponents[static_cast<std::size_t>(i)] = largest;
   });
 }
 
@@ -47,17 +77,16 @@ void LinearAttendPlan::AddTail(const QueryTile& tile, const float* features,
   float* scores = scratch.Take(tile.padded_rows * kBlockTokens);
   GemmNN(tile.padded_rows, width, dims.features, features, dims.features, keys_t, kBlockTokens,
          /*accumulate=*/false, scores, kBlockTokens);
-  const bool scaled = layer_.map->scaled();
+  const std::int32_t* exponents =
+      layer_.map->scaled() ? tail.exponents.data() + tile.head * kBlockTokens : nullptr;
+  TailFactors factors;
   tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
     const RowMask rows_seen = tiles_.VisibleTail(query);
     float* row = scores + i * kBlockTokens;
     if (rows_seen != FirstRows(width)) KeepColumns(rows_seen, width, row);
-    if (!scaled) return;
-    const std::int32_t* exponents = tail.exponents.data() + tile.head * kBlockTokens;
-    for (RowMask left = rows_seen; left != 0; left &= left - 1) {
-      const int j = std::countr_zero(left);
-      row[j] *= ExponentFactor(exponents[j], visible[static_cast<std::size_t>(i)]);
-    }
+    if (exponents == nullptr) return;
+    factors.Set(exponents, rows_seen, visible[static_cast<std::size_t>(i)]);
+    MultiplyRow(factors.data(), width, row);
   });
   GemmNN(tile.padded_rows, dims.summary_columns, width, scores, kBlockTokens, values,
          dims.summary_columns, accumulate, sums, dims.summary_columns);

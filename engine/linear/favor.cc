@@ -19,81 +19,50 @@
 // definition with f64: about 1e-6 of the row's largest feature, from the projection's rounding.
 // Against exp(scale q . k): statistical, and large where ||q' + k'||^2 exceeds ln m.
 // Overflow: a row with ||x'||^2 or w . x' beyond 2^27 or so gets NaNs.
-#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/linear/feature_map.h"
 #include "engine/linear/log_features.h"
-#include "engine/linear/projection.h"
-#include "engine/simd/maps.h"
+#include "engine/linear/random_map.h"
 
 namespace attnd::engine {
 namespace {
 
-class Favor final : public FeatureMap {
+class Favor final : public RandomMap {
  public:
   // `hyperbolic` with sharpness 0 only. `scales`: psi; empty: ones.
   Favor(Projection projection, bool hyperbolic, double scale, double sharpness,
         const std::vector<float>& scales)
-      : projection_(std::move(projection)), hyperbolic_(hyperbolic) {
-    const auto d = static_cast<std::size_t>(projection_.dim());
-    const double root = std::sqrt(scale);
-    key_factors_.assign(d, static_cast<float>(root));
-    // Queries come multiplied by the scale.
-    query_factors_.assign(d, static_cast<float>(1 / root));
-    for (std::size_t i = 0; i < scales.size(); ++i) {
-      key_factors_[i] = static_cast<float>(root / static_cast<double>(scales[i]));
-      query_factors_[i] = static_cast<float>(static_cast<double>(scales[i]) / root);
+      : RandomMap(std::move(projection), scale, scales),
+        hyperbolic_(hyperbolic),
+        slope_(static_cast<float>(std::sqrt(1 - 4 * sharpness))) {
+    for (std::int64_t j = 0; j < projections(); ++j) {
+      offsets_.push_back(static_cast<float>(sharpness * RandomMap::projection()->norm_squared(j)));
     }
-    slope_ = static_cast<float>(std::sqrt(1 - 4 * sharpness));
-    for (std::int64_t j = 0; j < projection_.count(); ++j) {
-      offsets_.push_back(static_cast<float>(sharpness * projection_.norm_squared(j)));
-    }
-    constant_ = static_cast<double>(d) / 4 * std::log1p(-4 * sharpness) -
-                std::log(static_cast<double>(feature_dim())) / 2;
+    const auto d = static_cast<double>(RandomMap::projection()->dim());
+    constant_ = d / 4 * std::log1p(-4 * sharpness) -
+                std::log(static_cast<double>(projections() * (hyperbolic ? 2 : 1))) / 2;
   }
 
-  std::int64_t feature_dim() const override {
-    return hyperbolic_ ? 2 * projection_.count() : projection_.count();
-  }
+  std::int64_t feature_dim() const override { return projections() * (hyperbolic_ ? 2 : 1); }
   KernelSign sign() const override { return KernelSign::kPositive; }
-  bool scaled() const override { return true; }
-  const Projection* projection() const override { return &projection_; }
-
-  void MapKeys(const MapRows& rows, const MapFeatures& out, Scratch& scratch) const override {
-    Map(rows, key_factors_, out, scratch);
-  }
-  void MapQueries(const MapRows& rows, const MapFeatures& out, Scratch& scratch) const override {
-    Map(rows, query_factors_, out, scratch);
-  }
 
  private:
-  void Map(const MapRows& rows, const std::vector<float>& factors, const MapFeatures& out,
-           Scratch& scratch) const {
-    const Scratch::Frame frame(scratch);
-    const ProjectedRows projected = ProjectRows(projection_, rows, factors, scratch);
-    const std::int64_t m = projection_.count();
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-      const float* dots = projected.dots + i * projection_.columns();
-      float* features = out.features + i * out.stride;
-      for (std::int64_t j = 0; j < m; ++j) {
-        features[j] = slope_ * dots[j] + offsets_[static_cast<std::size_t>(j)];
-      }
-      for (std::int64_t j = 0; hyperbolic_ && j < m; ++j) features[m + j] = -dots[j];
-      out.exponents[i] =
-          ExpFeatures(constant_ - projected.norms_squared[static_cast<std::size_t>(i)] / 2,
-                      features, feature_dim());
+  std::int32_t MapRow(const float* dots, double norm_squared, float* features) const override {
+    const std::int64_t m = projections();
+    for (std::int64_t j = 0; j < m; ++j) {
+      features[j] = slope_ * dots[j] + offsets_[static_cast<std::size_t>(j)];
     }
+    for (std::int64_t j = 0; hyperbolic_ && j < m; ++j) features[m + j] = -dots[j];
+    return ExpFeatures(constant_ - norm_squared / 2, features, feature_dim());
   }
 
-  Projection projection_;
   bool hyperbolic_;
-  std::vector<float> key_factors_;
-  std::vector<float> query_factors_;
-  float slope_ = 1.0F;          // B
+  float slope_;                 // B
   std::vector<float> offsets_;  // A ||w_j||^2
   double constant_ = 0;         // ln of all that a row's features have in common, but for ||x'||
 };

@@ -70,6 +70,9 @@ class FeatureMap {
   // Whether heads have parameters of their own.
   virtual bool per_head() const { return false; }
 
+  // Multiply-adds of mapping a row beyond a few for each feature.
+  virtual std::int64_t operations() const { return 0; }
+
   // The random projection whose bytes the features depend on; null for other maps.
   virtual const Projection* projection() const { return nullptr; }
 

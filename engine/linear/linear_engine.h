@@ -36,6 +36,7 @@ class LinearEngine final : public Engine {
     return {.features = layer_.dims.features, .exponents = layer_.map->scaled() ? 1 : 0};
   }
   std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
+  std::int64_t map_operations() const override { return layer_.map->operations(); }
   bool scaled_features() const override { return layer_.map->scaled(); }
   bool has_denominators() const override { return true; }
   bool positional() const override { return layer_.map->positional(); }

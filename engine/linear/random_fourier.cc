@@ -13,60 +13,35 @@
 #include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "engine/linear/feature_map.h"
 #include "engine/linear/log_features.h"
-#include "engine/linear/projection.h"
+#include "engine/linear/random_map.h"
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
 namespace {
 
-class RandomFourier final : public FeatureMap {
+class RandomFourier final : public RandomMap {
  public:
   RandomFourier(Projection projection, double scale)
-      : projection_(std::move(projection)),
-        key_factors_(static_cast<std::size_t>(projection_.dim()),
-                     static_cast<float>(std::sqrt(scale))),
-        query_factors_(static_cast<std::size_t>(projection_.dim()),
-                       static_cast<float>(1 / std::sqrt(scale))),
-        constant_(-std::log(static_cast<double>(projection_.count())) / 2) {}
+      : RandomMap(std::move(projection), scale),
+        constant_(-std::log(static_cast<double>(projections())) / 2) {}
 
-  std::int64_t feature_dim() const override { return 2 * projection_.count(); }
+  std::int64_t feature_dim() const override { return 2 * projections(); }
   KernelSign sign() const override { return KernelSign::kEstimated; }
-  bool scaled() const override { return true; }
-  const Projection* projection() const override { return &projection_; }
-
-  void MapKeys(const MapRows& rows, const MapFeatures& out, Scratch& scratch) const override {
-    Map(rows, key_factors_, out, scratch);
-  }
-  void MapQueries(const MapRows& rows, const MapFeatures& out, Scratch& scratch) const override {
-    Map(rows, query_factors_, out, scratch);
-  }
 
  private:
-  void Map(const MapRows& rows, const std::vector<float>& factors, const MapFeatures& out,
-           Scratch& scratch) const {
-    const Scratch::Frame frame(scratch);
-    const ProjectedRows projected = ProjectRows(projection_, rows, factors, scratch);
-    const std::int64_t m = projection_.count();
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-      float* features = out.features + i * out.stride;
-      const float* dots = projected.dots + i * projection_.columns();
-      const RowFactor factor =
-          SplitFactor(constant_ + projected.norms_squared[static_cast<std::size_t>(i)] / 2);
-      out.exponents[i] = factor.exponent;
-      const float common = MaxAbs(dots, m) <= kMaxAngle ? std::exp(factor.log_factor)
-                                                        : std::numeric_limits<float>::quiet_NaN();
-      CosSin(dots, features, features + m, m);
-      ScaleRow(features, common, features, 2 * m);
-    }
+  std::int32_t MapRow(const float* dots, double norm_squared, float* features) const override {
+    const std::int64_t m = projections();
+    const RowFactor factor = SplitFactor(constant_ + norm_squared / 2);
+    const float common = MaxAbs(dots, m) <= kMaxAngle ? std::exp(factor.log_factor)
+                                                      : std::numeric_limits<float>::quiet_NaN();
+    CosSin(dots, features, features + m, m);
+    ScaleRow(features, common, features, 2 * m);
+    return factor.exponent;
   }
 
-  Projection projection_;
-  std::vector<float> key_factors_;
-  std::vector<float> query_factors_;
   double constant_;  // ln m^-1/2
 };
 

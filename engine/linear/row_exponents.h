@@ -38,7 +38,12 @@ inline std::int32_t LargestExponent(const std::int32_t* exponents, RowMask rows)
 
 // 2^(exponent - largest), for exponent <= largest; 0 where it underflows and for kNoExponent.
 inline float ExponentFactor(std::int32_t exponent, std::int32_t largest) {
-  return exponent == kNoExponent ? 0.0F : std::ldexp(1.0F, exponent - largest);
+  if (exponent == kNoExponent) return 0.0F;
+  const std::int32_t power = exponent - largest;
+  // What ldexp gives as long as it is a normal number, without the call.
+  constexpr std::int32_t kSmallestNormal = -126;
+  return power < kSmallestNormal ? std::ldexp(1.0F, power)
+                                 : std::bit_cast<float>((power + 127) << 23);
 }
 inline double ExponentFactorF64(std::int32_t exponent, std::int32_t largest) {
   return exponent == kNoExponent ? 0.0 : std::ldexp(1.0, exponent - largest);

@@ -68,6 +68,16 @@ void KeepColumnsImpl(std::uint64_t keep, std::size_t n, float* scores) {
   }
 }
 
+void MultiplyRowImpl(const float* x, std::size_t n, float* y) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
+  }
+  for (; i < n; ++i) y[i] *= x[i];
+}
+
 bool DivideRowImpl(const float* x, float divisor, std::size_t n, float* y) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
@@ -99,6 +109,7 @@ namespace attnd::engine {
 
 HWY_EXPORT(ColumnSumsImpl);
 HWY_EXPORT(KeepColumnsImpl);
+HWY_EXPORT(MultiplyRowImpl);
 HWY_EXPORT(DivideRowImpl);
 
 void ColumnSums(const float* x, std::int64_t rows, std::int64_t n, float* sums) {
@@ -108,6 +119,10 @@ void ColumnSums(const float* x, std::int64_t rows, std::int64_t n, float* sums) 
 
 void KeepColumns(std::uint64_t keep, std::int64_t n, float* scores) {
   HWY_DYNAMIC_DISPATCH(KeepColumnsImpl)(keep, static_cast<std::size_t>(n), scores);
+}
+
+void MultiplyRow(const float* x, std::int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(MultiplyRowImpl)(x, static_cast<std::size_t>(n), y);
 }
 
 bool DivideRow(const float* x, float divisor, std::int64_t n, float* y) {

@@ -16,6 +16,9 @@ void ColumnSums(const float* x, std::int64_t rows, std::int64_t n, float* sums);
 // infinities and NaNs go as well.
 void KeepColumns(std::uint64_t keep, std::int64_t n, float* scores);
 
+// y = y * x, element by element.
+void MultiplyRow(const float* x, std::int64_t n, float* y);
+
 // y = x / divisor + 0 (so never -0). Returns whether all results are finite. y does not overlap x.
 bool DivideRow(const float* x, float divisor, std::int64_t n, float* y);
 

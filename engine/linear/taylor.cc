@@ -40,11 +40,11 @@ class Taylor final : public FeatureMap {
       features[0] = 1.0F;
       float* x = features + 1;
       ScaleRow(rows.rows + i * rows.stride, factor, x, dim_);
-      float* next = x + dim_;
+      float* products = x + dim_;
+      PairProducts(x, dim_, products);
       for (std::int64_t a = 0; a < dim_; ++a) {
-        ScaleRow(x + a, x[a], next, dim_ - a);
-        next[0] *= kSqrtHalf;
-        next += dim_ - a;
+        *products *= kSqrtHalf;
+        products += dim_ - a;
       }
     }
   }

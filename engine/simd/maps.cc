@@ -145,6 +145,24 @@ void AddRowImpl(const float* x, float* sum, std::int64_t n) {
   Map2(x, sum, sum, n, [](VF32 v, VF32 s) HWY_ATTR { return hn::Add(s, v); });
 }
 
+void PairProductsImpl(const float* x, std::int64_t n, float* y) {
+  const F32 d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  for (; n >= kLanes; ++x, y += n, --n) {
+    const VF32 factor = hn::Set(d, *x);
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::Mul(factor, hn::LoadU(d, x + i)), d, y + i);
+    // The last vector once more, ending where the row ends.
+    if (i < n) {
+      i = n - kLanes;
+      hn::StoreU(hn::Mul(factor, hn::LoadU(d, x + i)), d, y + i);
+    }
+  }
+  for (; n > 0; ++x, y += n, --n) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = *x * x[i];
+  }
+}
+
 // The largest bit pattern without the sign: an order in which finite < infinity < NaN, and exact in
 // any order of evaluation.
 std::int32_t MaxMagnitude(const float* x, std::int64_t n) {
@@ -180,6 +198,7 @@ HWY_EXPORT(MaxOfImpl);
 HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(ScaleByExpImpl);
 HWY_EXPORT(AddRowImpl);
+HWY_EXPORT(PairProductsImpl);
 HWY_EXPORT(MaxMagnitude);
 
 void Exp(const float* x, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(ExpImpl)(x, y, n); }
@@ -216,6 +235,10 @@ void ScaleByExp(const float* x, const float* log_factor, float* y, std::int64_t 
 
 void AddRow(const float* x, float* sum, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(AddRowImpl)(x, sum, n);
+}
+
+void PairProducts(const float* x, std::int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(PairProductsImpl)(x, n, y);
 }
 
 float MaxAbs(const float* x, std::int64_t n) {

@@ -45,6 +45,10 @@ void ScaleByExp(const float* x, const float* log_factor, float* y, std::int64_t 
 // sum = sum + x, element by element.
 void AddRow(const float* x, float* sum, std::int64_t n);
 
+// The products x_a x_b for a <= b, a ascending, then b: n (n + 1) / 2 numbers. The output does not
+// overlap the input.
+void PairProducts(const float* x, std::int64_t n, float* y);
+
 // max |x_i|, 0 for n = 0. NaN if any element is NaN, so that !(MaxAbs <= limit) catches everything.
 float MaxAbs(const float* x, std::int64_t n);
 

@@ -1,29 +1,15 @@
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "engine/cpu.h"
-#include "engine/gemm.h"
 #include "tests/bench/bars.h"
+#include "tests/bench/machine.h"
 
 namespace attnd::bench {
 namespace {
 
 bool Passes(const Bar& bar) {
   return bar.at_most ? bar.value <= bar.target : bar.value >= bar.target;
-}
-
-// The CPU's name as the kernel gives it.
-std::string CpuName() {
-  const std::string field = "model name";
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind(field, 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown CPU";
 }
 
 }  // namespace
@@ -47,15 +33,7 @@ int BenchMain(std::span<const Group> groups, int argc, char** argv) {
   }
   if (names.empty()) chosen.assign(groups.begin(), groups.end());
 
-  const char* isa = std::getenv("ATTND_ISA");
-  absl::Status status = engine::PinIsa(isa == nullptr ? "native" : isa);
-  status.Update(engine::GemmInitThread());
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-    return 1;
-  }
-  std::printf("machine %s, %u CPUs, instruction set %s\n", CpuName().c_str(),
-              std::thread::hardware_concurrency(), engine::ActiveIsa().c_str());
+  if (!PrepareMachine()) return 1;
   std::vector<Bar> bars;
   for (const Group& group : chosen) {
     for (const Bar& bar : group.bars({})) bars.push_back(bar);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <random>
 #include <string>
@@ -82,17 +81,12 @@ void Attend(const engine::SealedState& state, std::int64_t tokens,
 // time, as machine.h measures what it is compared with: other processes do not count.
 template <typename Run>
 double MedianThreadSeconds(const BenchOptions& options, const Run& run) {
-  const auto now = [] {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
   run();
   std::vector<double> seconds;
   for (int i = 0; i < options.repetitions; ++i) {
-    const double start = now();
+    const double start = ThreadSeconds();
     run();
-    seconds.push_back(now() - start);
+    seconds.push_back(ThreadSeconds() - start);
   }
   return Median(std::move(seconds));
 }

@@ -1,18 +1,26 @@
-// Linear attention against the arithmetic it cannot do without.
+// Linear attention against the arithmetic it cannot do without: for each feature map its products
+// at the same shapes, its elementwise functions over as many numbers, and the f64 fold.
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/block.h"
 #include "engine/gemm.h"
-#include "engine/linear/linear_engine.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/totals.h"
 #include "tests/bench/bars.h"
+#include "tests/bench/layer_run.h"
+#include "tests/bench/machine.h"
+#include "tests/bench/map_list.h"
 
 namespace attnd::bench {
 namespace {
@@ -20,10 +28,9 @@ namespace {
 using engine::kBlockTokens;
 
 constexpr std::int64_t kRows = 4096;
-constexpr std::int64_t kDim = 64;                     // d_k = c = d_v
-constexpr std::int64_t kColumns = 80;                 // [S | Z], padded
-constexpr std::int64_t kTotals = kDim * kDim + kDim;  // S and Z
-constexpr double kTarget = 1.25;
+constexpr std::int64_t kDim = 64;      // d_k = d_v
+constexpr std::int64_t kColumns = 80;  // [S | Z], padded
+constexpr std::int64_t kMaxFeatures = 2160;
 
 std::vector<float> Numbers(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -33,124 +40,221 @@ std::vector<float> Numbers(std::int64_t count, std::uint32_t seed) {
   return numbers;
 }
 
+// The elementwise functions of a map over a block: c features for each row from d numbers or, after
+// a projection, from as many as there are projections.
+using Functions = void (*)(const float* x, std::int64_t c, float* y);
+
+// The features' largest and their exponential, row by row because each has a scale of its own.
+void ExpRows(const float* x, std::int64_t c, float* y) {
+  engine::ScaleRow(x, 0.5F, y, kBlockTokens * kDim);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    const float largest = engine::MaxOf(x + row * c, c);
+    engine::ExpShifted(x + row * c, largest, -0.5F, y + row * c, c);
+  }
+}
+
+void SharpExpRows(const float* x, std::int64_t c, float* y) {
+  engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
+  ExpRows(x, c, y);
+}
+
+void CosSinRows(const float* x, std::int64_t c, float* y) {
+  engine::ScaleRow(x, 0.5F, y, kBlockTokens * kDim);
+  engine::CosSin(x, y, y + kBlockTokens * c / 2, kBlockTokens * c / 2);
+  engine::ScaleRow(y, 0.5F, y, kBlockTokens * c);
+}
+
+// Each row is turned by an angle of its own.
+void TurnedRelu(const float* x, std::int64_t c, float* y) {
+  engine::Relu(x, 0.0F, y, kBlockTokens * kDim);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    const auto angle = static_cast<double>(x[row]);
+    engine::ScaleRow(x + row * c, static_cast<float>(std::sin(angle)), y + row * c, c / 2);
+    engine::ScaleRow(x + row * c, static_cast<float>(std::cos(angle)), y + row * c + c / 2, c / 2);
+  }
+}
+
+void ProductsOfHalves(const float* x, std::int64_t c, float* y) {
+  engine::Relu(x, 0.0F, y, kBlockTokens * 2 * kDim);
+  engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
+}
+
+struct MapCost {
+  const char* map;           // in map_list.h
+  std::int64_t projections;  // columns of its projection
+  Functions functions;
+  double target = 1.3;
+};
+
+constexpr MapCost kCosts[] = {
+    {"elu_plus_one", 0,
+     [](const float* x, std::int64_t c, float* y) { engine::EluPlusOne(x, y, kBlockTokens * c); },
+     1.25},
+    {"relu", 0,
+     [](const float* x, std::int64_t c, float* y) { engine::Relu(x, 0.0F, y, kBlockTokens * c); }},
+    {"squared_relu", 0,
+     [](const float* x, std::int64_t c, float* y) { engine::SquaredRelu(x, y, kBlockTokens * c); }},
+    {"favor_positive", 256, ExpRows},
+    {"favor_hyperbolic", 128, ExpRows},
+    {"favor_sharp", 256, SharpExpRows},
+    {"random_fourier", 128, CosSinRows},
+    {"cosformer", 0, TurnedRelu},
+    {"dpfp", 0, ProductsOfHalves},
+    {"taylor", 0,
+     [](const float* x, std::int64_t c, float* y) {
+       engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
+     }},
+};
+
 struct Data {
   std::vector<float> keys = Numbers(kRows * kDim, 1);
   std::vector<float> values = Numbers(kRows * kDim, 2);
   std::vector<float> queries = Numbers(kRows * kDim, 3);
-
-  std::vector<engine::Block> Blocks(std::int64_t count) const {
-    std::vector<engine::Block> blocks;
-    for (std::int64_t b = 0; b < count; ++b) {
-      blocks.push_back({keys.data() + b * kBlockTokens * kDim,
-                        values.data() + b * kBlockTokens * kDim, ~engine::RowMask{0}, nullptr});
-    }
-    return blocks;
-  }
+  // What the parts work on. Fewer numbers than tokens have: they stay in the cache, as a block's do
+  // between a map and its product.
+  std::vector<float> features = Numbers(engine::kGemmMaxRows * kMaxFeatures, 4);
+  std::vector<float> mapped = Numbers(engine::kGemmMaxRows * kMaxFeatures, 5);
+  std::vector<float> summary = Numbers(kMaxFeatures * kColumns, 6);
 };
 
-// The map over n * c elements, block by block.
-double MapSeconds(const BenchOptions& options, const std::vector<float>& rows) {
-  std::vector<float> features(static_cast<std::size_t>(kBlockTokens * kDim));
-  return MedianSeconds(options, [&] {
-    for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
-      engine::EluPlusOne(rows.data() + row * kDim, features.data(), kBlockTokens * kDim);
+struct Part {
+  const char* name;
+  std::function<void()> run;
+};
+
+// The median over rounds of (whole / sum of parts), all timed in every round: what else runs on the
+// machine then slows both. In the thread's processor time.
+Bar Compare(const BenchOptions& options, const std::string& name, double target,
+            const std::function<void()>& whole, const std::vector<Part>& parts) {
+  const auto timed = [](const std::function<void()>& run) {
+    const double start = ThreadSeconds();
+    run();
+    return ThreadSeconds() - start;
+  };
+  std::vector<double> wholes;
+  std::vector<double> ratios;
+  std::vector<std::vector<double>> times(parts.size());
+  for (int round = -1; round < 3 * options.repetitions; ++round) {
+    const double seconds = timed(whole);
+    double sum = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const double part = timed(parts[i].run);
+      sum += part;
+      if (round >= 0) times[i].push_back(part);
     }
-  });
+    if (round < 0) continue;  // the first warms the caches
+    wholes.push_back(seconds);
+    ratios.push_back(seconds / sum);
+  }
+  std::printf("%s of %lld rows: %.0f us;", name.c_str(), static_cast<long long>(kRows),
+              Median(wholes) * 1e6);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    std::printf(" %s%s %.0f", i == 0 ? "" : "+ ", parts[i].name, Median(times[i]) * 1e6);
+  }
+  std::printf(" us\n");
+  return {name, Median(ratios), target, true};
 }
 
-Bar AppendBar(const BenchOptions& options, const engine::Engine& linear, const Data& data) {
+// x [rows, d] times the projection's rows, in products of at most `tile` rows.
+void Project(const Data& data, std::int64_t projections, std::int64_t tile, Data& to) {
+  for (std::int64_t row = 0; projections > 0 && row < kRows; row += tile) {
+    const std::int64_t m = engine::GemmPaddedRows(std::min(tile, kRows - row));
+    engine::GemmNN(m, projections, kDim, data.queries.data() + row * kDim, kDim,
+                   data.summary.data(), projections, false, to.mapped.data(), projections);
+  }
+}
+
+void Map(const MapCost& cost, std::int64_t c, Data& data) {
+  for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
+    cost.functions(data.features.data(), c, data.mapped.data());
+  }
+}
+
+Bar AppendBar(const BenchOptions& options, const MapCost& cost, const engine::Engine& linear,
+              Data& data) {
   engine::Scratch scratch;
+  const std::int64_t c = linear.feature_dim();
+  const std::int64_t totals = c * (kDim + 1);
+  std::vector<float> sums(static_cast<std::size_t>(totals));
+  std::vector<double> state_totals(static_cast<std::size_t>(totals));
   const std::shared_ptr<engine::SealedState> state = linear.NewState();
-  const std::vector<engine::Block> blocks = data.Blocks(kRows / kBlockTokens);
-  const double whole = MedianSeconds(options, [&] {
+  std::vector<engine::Block> blocks;
+  for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
+    blocks.push_back({data.keys.data() + row * kDim, data.values.data() + row * kDim,
+                      ~engine::RowMask{0}, nullptr});
+  }
+  const auto seal = [&] {
     if (!linear.Seal(*state, 0, blocks, scratch).ok()) std::abort();
-  });
-  std::vector<float> sums(static_cast<std::size_t>(kTotals));
-  const double products = MedianSeconds(options, [&] {
+  };
+  const auto product = [&] {
+    Project(data, cost.projections, kBlockTokens, data);
     for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
-      engine::GemmTN(kDim, kDim, kBlockTokens, data.keys.data() + row * kDim, kDim,
+      engine::GemmTN(c, kDim, kBlockTokens, data.features.data(), c,
                      data.values.data() + row * kDim, kDim, false, sums.data(), kDim);
     }
-  });
-  std::vector<double> totals(sums.size());
-  const double fold = MedianSeconds(options, [&] {
+  };
+  const auto fold = [&] {
     for (std::int64_t row = 0; row < kRows; row += kBlockTokens) {
-      engine::AddToTotals(sums.data(), 1.0, totals.data(), kTotals);
+      engine::AddToTotals(sums.data(), 1.0, state_totals.data(), totals);
     }
-    engine::RoundTotals(totals.data(), sums.data(), kTotals);
-  });
-  const double map = MapSeconds(options, data.keys);
-  std::printf("linear append of %lld rows: %.1f us; sgemm %.1f + exp %.1f + f64 fold %.1f us\n",
-              static_cast<long long>(kRows), whole * 1e6, products * 1e6, map * 1e6, fold * 1e6);
-  return {"linear_append", whole / (products + map + fold), kTarget, true};
+    engine::RoundTotals(state_totals.data(), sums.data(), totals);
+  };
+  return Compare(
+      options, std::string("linear_append_") + cost.map, cost.target, seal,
+      {{"sgemm", product}, {"functions", [&] { Map(cost, c, data); }}, {"f64 fold", fold}});
 }
 
-Bar AttendBar(const BenchOptions& options, const engine::Engine& linear, const Data& data) {
-  // The position after the append: 63 sealed blocks and an open block of 64 rows.
+Bar AttendBar(const BenchOptions& options, const MapCost& cost, const engine::Engine& linear,
+              Data& data) {
+  // 63 sealed blocks and an open block of 64 rows.
   engine::Scratch scratch;
-  const std::shared_ptr<engine::SealedState> state = linear.NewState();
-  const std::int64_t sealed = kRows - kBlockTokens;
-  if (!linear.Seal(*state, 0, data.Blocks(sealed / kBlockTokens), scratch).ok()) std::abort();
-  engine::Tail tail(linear.shape(), linear.tail_layout());
-  std::copy_n(data.keys.data() + sealed * kDim, kBlockTokens * kDim, tail.keys.data());
-  std::copy_n(data.values.data() + sealed * kDim, kBlockTokens * kDim, tail.values.data());
-  linear.EncodeTail(*state, {sealed, 0, kBlockTokens, ~engine::RowMask{0}}, tail, scratch);
-
-  std::vector<float> outputs(static_cast<std::size_t>(kRows * kDim));
-  engine::QueryGroup group;
-  group.sealed = state.get();
-  group.sealed_tokens = sealed;
-  group.tail = {&tail, kBlockTokens, ~engine::RowMask{0}};
-  group.queries = data.queries.data();
-  group.count = kRows;
-  engine::AnswerView answer;
-  answer.outputs = outputs.data();
-  const std::unique_ptr<engine::AttendPlan> plan = linear.NewPlan();
-  const auto attend = [&](std::int64_t count) {
-    group.count = count;
-    plan->Reset(group, answer);
-    for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
-      while (!plan->Run(chain, scratch)) {
-      }
-    }
-    plan->Finish(scratch);
-  };
-  const double whole = MedianSeconds(options, [&] { attend(kRows); });
-  const double one = MedianSeconds(options, [&] {
-    for (int i = 0; i < 100; ++i) attend(1);
-  });
+  const auto state = Append(linear, data.keys, data.values, scratch);
+  Attender attender(linear);
+  const auto attend = [&] { attender.Attend(*state, data.queries, scratch); };
 
   // phi(Q) [S | Z], phi(Q) phi(K)^T and A [V | 1], as the plan tiles them.
-  const std::vector<float> state_columns = Numbers(kDim * kColumns, 4);
+  attend();
+  const std::int64_t tiles = attender.chains();
+  const std::int64_t tile = engine::GemmPaddedRows((kRows + tiles - 1) / tiles);
+  const std::int64_t c = linear.feature_dim();
   std::vector<float> sums(static_cast<std::size_t>(engine::kGemmMaxRows * kColumns));
   std::vector<float> scores(static_cast<std::size_t>(engine::kGemmMaxRows * kBlockTokens));
-  const double products = MedianSeconds(options, [&] {
-    for (std::int64_t row = 0; row < kRows; row += engine::kGemmMaxRows) {
-      const std::int64_t m = engine::GemmPaddedRows(std::min(engine::kGemmMaxRows, kRows - row));
-      const float* queries = data.queries.data() + row * kDim;
-      engine::GemmNN(m, kColumns, kDim, queries, kDim, state_columns.data(), kColumns, false,
+  const auto product = [&] {
+    Project(data, cost.projections, tile, data);
+    for (std::int64_t row = 0; row < kRows; row += tile) {
+      const std::int64_t m = engine::GemmPaddedRows(std::min(tile, kRows - row));
+      engine::GemmNN(m, kColumns, c, data.features.data(), c, data.summary.data(), kColumns, false,
                      sums.data(), kColumns);
-      engine::GemmNN(m, kBlockTokens, kDim, queries, kDim, data.keys.data(), kBlockTokens, false,
-                     scores.data(), kBlockTokens);
-      engine::GemmNN(m, kColumns, kBlockTokens, scores.data(), kBlockTokens, state_columns.data(),
+      engine::GemmNN(m, kBlockTokens, c, data.features.data(), c, data.mapped.data(), kBlockTokens,
+                     false, scores.data(), kBlockTokens);
+      engine::GemmNN(m, kColumns, kBlockTokens, scores.data(), kBlockTokens, data.summary.data(),
                      kColumns, true, sums.data(), kColumns);
     }
-  });
-  const double map = MapSeconds(options, data.queries);
-  std::printf(
-      "linear attend of %lld queries: %.1f us; sgemm %.1f + exp %.1f us; one query %.2f us\n",
-      static_cast<long long>(kRows), whole * 1e6, products * 1e6, map * 1e6, one * 1e4);
-  return {"linear_attend", whole / (products + map), kTarget, true};
+  };
+  return Compare(options, std::string("linear_attend_") + cost.map, cost.target, attend,
+                 {{"sgemm", product}, {"functions", [&] { Map(cost, c, data); }}});
 }
 
 }  // namespace
 
 std::vector<Bar> LinearBars(const BenchOptions& options) {
-  const engine::LayerShape shape = {1, 1, kDim, kDim, 0.125F};
-  const auto linear = engine::MakeLinearEngine(shape, {});
-  if (!linear.ok()) std::abort();
-  const Data data;
-  return {AppendBar(options, **linear, data), AttendBar(options, **linear, data)};
+  Data data;
+  std::vector<Bar> bars;
+  for (const BenchMap& map : BenchMaps()) {
+    const auto* cost = std::find_if(std::begin(kCosts), std::end(kCosts), [&](const MapCost& c) {
+      return std::string(c.map) == map.name;
+    });
+    if (cost == std::end(kCosts)) std::abort();
+    const engine::LayerShape shape = {1, 1, kDim, kDim, 0.125F};
+    engine::EngineConfig config;
+    config.shape = shape;
+    config.kind = ConfigOf(map, {shape, kRows, data.queries, data.keys});
+    const auto linear = engine::MakeEngine(config);
+    if (!linear.ok()) std::abort();
+    bars.push_back(AppendBar(options, *cost, **linear, data));
+    bars.push_back(AttendBar(options, *cost, **linear, data));
+  }
+  return bars;
 }
 
 }  // namespace attnd::bench

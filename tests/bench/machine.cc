@@ -5,11 +5,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <memory>
 #include <new>
+#include <string>
+#include <thread>
 
+#include "absl/status/status.h"
+#include "engine/cpu.h"
+#include "engine/gemm.h"
 #include "engine/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -75,15 +82,36 @@ HWY_EXPORT(ReadLoop);
 
 namespace {
 
-// The calling thread's processor time: on a busy machine a round is interrupted more often than
-// not.
+// The CPU's name as the kernel gives it.
+std::string CpuName() {
+  const std::string field = "model name";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(field, 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+bool PrepareMachine() {
+  const char* isa = std::getenv("ATTND_ISA");
+  absl::Status status = engine::PinIsa(isa == nullptr ? "native" : isa);
+  status.Update(engine::GemmInitThread());
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return false;
+  }
+  std::printf("machine %s, %u CPUs, instruction set %s\n", CpuName().c_str(),
+              std::thread::hardware_concurrency(), engine::ActiveIsa().c_str());
+  return true;
+}
+
 double ThreadSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
-
-}  // namespace
 
 double MeasureFmaPeakGflops() {
   constexpr std::int64_t kRounds = 400'000;

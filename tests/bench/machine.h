@@ -9,6 +9,14 @@
 
 namespace attnd::bench {
 
+// Pins the instruction set that ATTND_ISA names (native without it), prepares the calling thread's
+// products, and prints the machine. False, after saying why on standard error, where that fails.
+bool PrepareMachine();
+
+// The calling thread's processor time: on a busy machine a round is interrupted more often than
+// not.
+double ThreadSeconds();
+
 // f32 multiply-adds in registers, 2 operations each, in 10^9 operations per second.
 double MeasureFmaPeakGflops();
 

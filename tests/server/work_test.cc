@@ -71,6 +71,26 @@ TEST(Work, AQuantumOfAMapWithManyFeaturesHasFewerTokens) {
   EXPECT_EQ(AppendQuantumTokens(**engine::MakeEngine(config)), 64);
 }
 
+// A random map projects every row, which the estimates once left out: for short values that is most
+// of the work.
+TEST(Work, TheProjectionOfARandomMapIsCounted) {
+  constexpr std::int64_t kDim = 128;
+  engine::LinearConfig random;
+  random.feature_map.name = "favor_positive";
+  random.feature_map.features = kDim;
+  engine::EngineConfig config;
+  config.shape = {2, 6, kDim, 16, 1.0F};
+  config.kind = random;
+  const auto projecting = *engine::MakeEngine(config);
+  config.kind = engine::LinearConfig{};  // as many features
+  const auto elementwise = *engine::MakeEngine(config);
+  EXPECT_EQ(AttendOperations(*projecting, 0, 100, 0) - AttendOperations(*elementwise, 0, 100, 0),
+            100 * 6 * kDim * kDim);
+  EXPECT_EQ(AppendOperations(*projecting, 0, 50) - AppendOperations(*elementwise, 0, 50),
+            50 * 2 * kDim * kDim);
+  EXPECT_LT(AppendQuantumTokens(*projecting), AppendQuantumTokens(*elementwise));
+}
+
 TEST(Work, AbsurdSizesSaturate) {
   const auto exact = Make(Heads(1024, 1024), false);
   EXPECT_GT(AttendOperations(*exact, std::int64_t{1} << 50, std::int64_t{1} << 40, 64),

@@ -166,6 +166,19 @@ TEST(Maps, AddRowAddsUpToItsEnd) {
   }
 }
 
+TEST(Maps, PairProductsAreThoseOfEveryPair) {
+  const std::vector<float> x = RandomValues(70, 3);
+  for (std::size_t n = 0; n < 70; ++n) {
+    std::vector<float> y(n * (n + 1) / 2 + 1, -7.0F);
+    PairProducts(x.data(), static_cast<std::int64_t>(n), y.data());
+    std::size_t at = 0;
+    for (std::size_t a = 0; a < n; ++a) {
+      for (std::size_t b = a; b < n; ++b) ASSERT_EQ(y[at++], x[a] * x[b]) << n << " " << a;
+    }
+    ASSERT_EQ(y[at], -7.0F) << n;
+  }
+}
+
 TEST(MaxAbs, FindsTheLargestAtEveryPlace) {
   for (std::size_t n = 1; n < 70; ++n) {
     for (std::size_t i = 0; i < n; ++i) {
