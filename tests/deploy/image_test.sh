@@ -1,6 +1,7 @@
 #!/bin/bash
-# Builds the image as the Dockerfile says, runs it as user 10001 with a read-only root, without capabilities
-# and without a writable mount, drives it from outside of the container, and stops it with SIGTERM:
+# Builds the image as the Dockerfile says, runs it as user 10001 with a read-only root, without capabilities,
+# without a writable mount and within limits of a control group, drives it from outside of the container, and
+# stops it with SIGTERM:
 #   image_test.sh BUILD_DIRECTORY
 # Needs no container engine's daemon and no registry: podman builds in a chroot, on a base image of
 # debootstrap's, and keeps everything in a directory that is removed at the end. Ends with status 77 where it
@@ -54,8 +55,10 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 runtime = "runc"
 events_logger = "file"
 cgroup_manager = "cgroupfs"
+lock_type = "file"
+tmp_dir = "$work/libpod"
 END
-export CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$work/containers.conf
+export TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$work/containers.conf
 
 debootstrap --variant=minbase bookworm "$work/rootfs" >"$work/log" 2>&1 || {
   tail -n 20 "$work/log" >&2
@@ -85,7 +88,7 @@ expect '{{json .Config.Entrypoint}}' '["attnd"]'
 expect '{{json .HealthCheck.Test}}' '["CMD","attnctl","health"]'
 
 podman run --detach --name "$name" --network none --health-interval disable \
-  --read-only --read-only-tmpfs=false --cap-drop ALL --security-opt no-new-privileges \
+  --read-only --read-only-tmpfs=false --cap-drop ALL --security-opt no-new-privileges --cpus 1 --memory 1g \
   "$image" --drain_delay=2s >/dev/null 2>"$work/log" || {
   cat "$work/log" >&2
   fail "the container does not start"
@@ -115,6 +118,14 @@ packages=$(podman exec "$name" dpkg-query -W -f '${Package}\n')
 ! grep -E -e '-dev$|^(clang|cmake|cpp|g\+\+|gcc|make)(-[0-9]+)?$' <<<"$packages" || fail "the image holds what only a build needs"
 say "user, capabilities, file system, libraries and $(wc -l <<<"$packages") packages are as they should be"
 
+# What the server makes of its limits: a worker for the processor, three quarters of the memory for sessions.
+inside() { nsenter --net="/proc/$pid/ns/net" "$@"; }
+podman logs "$name" 2>&1 | grep -q '"workers":1,' || fail "the server does not keep to its processor"
+limit=$(inside "$build/client/attnctl/attnctl" --server=127.0.0.2:50051 info --json |
+  sed -n 's/.*"maxStateBytes": "\([0-9]*\)".*/\1/p')
+[[ $limit == $((768 << 20)) ]] || fail "max_state_bytes is $limit in a container of 1 GiB"
+say "the server keeps to its limits"
+
 # A job from outside, over an address that only a server on all interfaces answers at. The outputs must be,
 # bit for bit, those of the server that this machine has built.
 "$build/server/attnd" --listen=127.0.0.1:0 --http_listen= --ready_file="$work/ready" 2>"$work/log" &
@@ -123,7 +134,6 @@ for ((tries = 0; tries < 100; ++tries)); do
   [[ -s $work/ready ]] && break
   sleep 0.1
 done
-inside() { nsenter --net="/proc/$pid/ns/net" "$@"; }
 job() { # SERVER DIRECTORY
   local attnctl=("$build/client/attnctl/attnctl" "--server=$1") engine
   mkdir "$2"
