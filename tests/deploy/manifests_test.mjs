@@ -1,12 +1,14 @@
 // Breaks the manifests on purpose, one thing at a time: the checks must find each, and only that.
-//   NPM_DIRECTORY=... MANIFESTS=rendered.yaml node --test manifests_test.mjs
+//   NPM_DIRECTORY=... MANIFESTS=rendered.yaml SERVER=attnd node --test manifests_test.mjs
 import assert from 'node:assert/strict';
+import {spawn} from 'node:child_process';
+import {once} from 'node:events';
 import {readFileSync} from 'node:fs';
 import {createRequire} from 'node:module';
 import {join} from 'node:path';
 import test from 'node:test';
 import {schemaChecker} from './schema.mjs';
-import {checkSums} from './sums.mjs';
+import {checkSums, optionsOf} from './sums.mjs';
 import {byteSize, duration, quantity} from './units.mjs';
 
 const directory = process.env.NPM_DIRECTORY;
@@ -21,9 +23,9 @@ function load() {
   const set = named('StatefulSet');
   const pod = set.spec.template.spec;
   const setOption = (name, value) => {
-    pod.containers[0].args = pod.containers[0].args
-      .filter((arg) => !arg.startsWith(`--${name}=`))
-      .concat(value === undefined ? [] : [`--${name}=${value}`]);
+    const variable = `ATTND_${name.toUpperCase()}`;
+    pod.containers[0].env = pod.containers[0].env.filter((entry) => entry.name !== variable)
+      .concat(value === undefined ? [] : [{name: variable, value}]);
   };
   return {documents, set, pod, container: pod.containers[0], setOption,
     service: named('Service'), pods: named('Service', 'attnd-pods'), policy: named('NetworkPolicy'),
@@ -36,12 +38,28 @@ test('the manifests are right', () => {
   assert.deepEqual(checkSums(documents), []);
 });
 
+test('the server takes the options of the pods, and ends with status 0', async () => {
+  const options = {...optionsOf(load().container), listen: '127.0.0.1:0', http_listen: '127.0.0.1:0', drain_delay: '0'};
+  const args = Object.entries(options).map(([name, value]) => `--${name}=${value}`);
+  const server = spawn(process.env.SERVER, args, {stdio: ['ignore', 'ignore', 'pipe'], timeout: 60_000});
+  let log = '';
+  server.stderr.on('data', (data) => {
+    const before = log.includes('"event":"ready"');
+    log += data;
+    // Once: a second signal would end the server at once.
+    if (!before && log.includes('"event":"ready"')) server.kill('SIGTERM');
+  });
+  const [status] = await once(server, 'close');
+  assert.match(log, /"event":"ready"/);
+  assert.equal(status, 0, log);
+});
+
 // [what is broken, how, what the only problem says]
 const schemaCases = [
   ['a misspelt field', (m) => { m.container.imagePullPolice = 'Always'; }, /"imagePullPolice"' does not exist in type 'Container'/],
   ['a field at the wrong depth', (m) => { m.pod.readOnlyRootFilesystem = true; }, /"readOnlyRootFilesystem"' does not exist in type 'PodSpec'/],
   ['a string for a number', (m) => { m.set.spec.replicas = '1'; }, /'string' is not assignable|replicas must be integer/],
-  ['a number for a string', (m) => { m.container.args.push(3); }, /'number' is not assignable|args.7 must be string/],
+  ['a number for a string', (m) => { m.container.env[0].value = 3; }, /'number' is not assignable|env.0.value must be string/],
   ['a fraction', (m) => { m.set.spec.replicas = 1.5; }, /replicas must be integer/],
   ['a list for a quantity', (m) => { m.container.resources.limits.cpu = []; }, /StatefulSet.*(assignable|limits.cpu)/],
   ['a name for a number of a port', (m) => { m.pods.spec.ports[0].port = 'grpc'; }, /Service.*('string' is not assignable|port must be integer)/],
@@ -60,7 +78,8 @@ const sumCases = [
   ['more sessions than memory', (m) => m.setOption('max_state_bytes', '4GiB'), /at least 4800 MiB/],
   ['an unlimited state', (m) => m.setOption('max_state_bytes'), /must be given as sizes/],
   ['no processor limit', (m) => { delete m.container.resources.limits.cpu; }, /limits.cpu is missing/],
-  ['more workers than processors', (m) => m.setOption('workers', 8), /--workers is 8/],
+  ['more workers than processors', (m) => m.setOption('workers', '8'), /--workers is 8/],
+  ['more workers, as an argument', (m) => { m.container.args = ['--workers=8']; }, /--workers is 8/],
   ['a server on loopback', (m) => m.setOption('listen', '127.0.0.1:50051'), /on all interfaces/],
   ['a port that nobody listens on', (m) => { m.container.ports[1].containerPort = 9191; }, /port http is 9191/],
   ['a probe of another port', (m) => { m.container.readinessProbe.grpc.port = 50052; }, /readinessProbe.grpc.port is 50052/],

@@ -12,9 +12,12 @@ const graceMargin = 5;
 const includes = (labels, selector) => Object.entries(selector ?? {}).length > 0 &&
   Object.entries(selector).every(([key, value]) => labels?.[key] === value);
 
-// {max_state_bytes: "3GiB", ...} of ["--max_state_bytes=3GiB", ...].
-function optionsOf(args = []) {
-  return Object.fromEntries(args.map((arg) => /^--([a-z_]+)=(.*)$/.exec(arg)?.slice(1) ?? [arg, '']));
+// {max_state_bytes: "3GiB", ...} of --max_state_bytes=3GiB or ATTND_MAX_STATE_BYTES; arguments go first.
+export function optionsOf({env = [], args = []}) {
+  const variables = env.filter(({name}) => name.startsWith('ATTND_'))
+    .map(({name, value}) => [name.slice('ATTND_'.length).toLowerCase(), value]);
+  return Object.fromEntries(
+    [...variables, ...args.map((arg) => /^--([a-z_]+)=(.*)$/.exec(arg)?.slice(1) ?? [arg, ''])]);
 }
 
 // Seconds that a preStop hook takes; NaN where that cannot be told.
@@ -120,7 +123,7 @@ function checkStatefulSet(set, documents, say) {
   const labels = set.spec.template.metadata?.labels;
   if (pod.containers.length !== 1) return say('it must have one container');
   const [container] = pod.containers;
-  const options = optionsOf(container.args);
+  const options = optionsOf(container);
   checkGrace(pod, container, options, say);
   checkResources(container, options, say);
   checkPorts(container, options, say);
