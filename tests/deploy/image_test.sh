@@ -120,7 +120,8 @@ say "user, capabilities, file system, libraries and $(wc -l <<<"$packages") pack
 
 # What the server makes of its limits: a worker for the processor, three quarters of the memory for sessions.
 inside() { nsenter --net="/proc/$pid/ns/net" "$@"; }
-podman logs "$name" 2>&1 | grep -q '"workers":1,' || fail "the server does not keep to its processor"
+podman logs "$name" >"$work/log" 2>&1
+grep -q '"workers":1,' "$work/log" || fail "the server does not keep to its processor"
 limit=$(inside "$build/client/attnctl/attnctl" --server=127.0.0.2:50051 info --json |
   sed -n 's/.*"maxStateBytes": "\([0-9]*\)".*/\1/p')
 [[ $limit == $((768 << 20)) ]] || fail "max_state_bytes is $limit in a container of 1 GiB"
@@ -128,7 +129,7 @@ say "the server keeps to its limits"
 
 # A job from outside, over an address that only a server on all interfaces answers at. The outputs must be,
 # bit for bit, those of the server that this machine has built.
-"$build/server/attnd" --listen=127.0.0.1:0 --http_listen= --ready_file="$work/ready" 2>"$work/log" &
+"$build/server/attnd" --listen=127.0.0.1:0 --http_listen= --ready_file="$work/ready" 2>"$work/here.log" &
 server=$!
 for ((tries = 0; tries < 100; ++tries)); do
   [[ -s $work/ready ]] && break
@@ -151,8 +152,8 @@ for engine in exact linear; do
   cmp "$work/image/$engine.npy" "$work/here/$engine.npy" || fail "the image answers with other bits"
 done
 [[ $(inside curl -s http://127.0.0.2:9090/readyz) == ok ]] || fail "/readyz does not answer"
-inside curl -s http://127.0.0.2:9090/metrics | grep -q '^attnd_message_seconds_count{.*} [1-9]' ||
-  fail "/metrics has counted nothing"
+inside curl -s http://127.0.0.2:9090/metrics >"$work/metrics"
+grep -q '^attnd_message_seconds_count{.*} [1-9]' "$work/metrics" || fail "/metrics has counted nothing"
 say "the job's answers are right"
 
 podman stop --time 60 "$name" >"$work/log" 2>&1 &
@@ -165,5 +166,6 @@ grep -q 'says NOT_SERVING' "$work/health" ||
 wait "$stopping"
 code=$(podman inspect --format '{{.State.ExitCode}}' "$name")
 [[ $code == 0 ]] || fail "the server ended with status $code after SIGTERM"
-podman logs "$name" 2>&1 | grep -q '"event":"stopped"' || fail "the server's log does not tell that it stopped"
+podman logs "$name" >"$work/log" 2>&1
+grep -q '"event":"stopped"' "$work/log" || fail "the server's log does not tell that it stopped"
 say "stopped cleanly on SIGTERM"

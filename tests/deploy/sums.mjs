@@ -2,8 +2,10 @@
 // each other by names, labels and ports that exist. checkSums(documents) -> problems, one line each.
 import {byteSize, duration, mebibytes, quantity} from './units.mjs';
 
-// What a server needs besides its limits; deploy/README.md tells what was measured.
-const memoryMargin = 384 * 2 ** 20;
+// What the heap holds besides the limits, and the process besides the heap; deploy/README.md tells what was
+// measured.
+const heapMargin = 256 * 2 ** 20;
+const processMargin = 128 * 2 ** 20;
 // Attends that wait for a position may hold a quarter of max_inflight_bytes besides it.
 const inflightFactor = 1.25;
 // From the end of the drain to the end of the process.
@@ -59,10 +61,15 @@ function checkResources(container, options, say) {
   if (Number.isNaN(state + inflight)) {
     return say('--max_state_bytes and --max_inflight_bytes must be given as sizes');
   }
-  const need = state + inflightFactor * inflight + memoryMargin;
-  if (quantity(limits.memory) < need) {
-    say(`resources.limits.memory is ${limits.memory}; it must be at least ${mebibytes(need)} ` +
-      `(--max_state_bytes ${mebibytes(state)} + ${inflightFactor} --max_inflight_bytes ${mebibytes(inflight)} + ${mebibytes(memoryMargin)})`);
+  const heap = Number(container.env?.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB')?.value) * 2 ** 20;
+  const needOfHeap = state + inflightFactor * inflight + heapMargin;
+  if (!(heap >= needOfHeap)) {
+    say(`TCMALLOC_HEAP_LIMIT_MB must be at least ${mebibytes(needOfHeap)} (--max_state_bytes ${mebibytes(state)}` +
+      ` + ${inflightFactor} --max_inflight_bytes ${mebibytes(inflight)} + ${mebibytes(heapMargin)})`);
+  }
+  if (quantity(limits.memory) < heap + processMargin) {
+    say(`resources.limits.memory is ${limits.memory}; it must be at least ${mebibytes(heap + processMargin)}` +
+      ` (TCMALLOC_HEAP_LIMIT_MB + ${mebibytes(processMargin)})`);
   }
   if (Number(options.workers ?? 0) > Math.ceil(quantity(limits.cpu))) {
     say(`--workers is ${options.workers}; resources.limits.cpu is ${limits.cpu}`);
