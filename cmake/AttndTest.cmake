@@ -21,6 +21,7 @@ add_custom_target(attnd_benches)
 # ctest starts what costs most first, which is what puts the labels in order under -j.
 set(ATTND_COST_fast 500)
 set(ATTND_COST_e2e 400)
+set(ATTND_COST_deploy 350)
 set(ATTND_COST_crash 300)
 set(ATTND_COST_sanitizer 200)
 set(ATTND_COST_fuzz 100)

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/check_format.sh
-shellcheck scripts/*.sh .ci/run
+shellcheck scripts/*.sh tests/deploy/*.sh .ci/run
 cmake --preset release >/dev/null
 cmake --build --preset release --target attnd_proto >/dev/null # the generated headers
 patterns=("$@")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds the release, asan and tsan trees and runs every test once, in one ctest run at the end.
-# With --full also the long tests, the linter and the tests as built by g++.
+# With --full also the long tests, the linter, the container image and the tests as built by g++.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
@@ -8,6 +8,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
 trees=(release asan tsan)
 select=(--label-exclude '^long$')
 if [[ ${1:-} == --full ]]; then
+  scripts/setup.sh --deploy
   trees+=(gcc)
   select=()
 fi

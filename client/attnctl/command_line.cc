@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/attnctl/bench/bench_command.h"
+#include "client/attnctl/health_command.h"
 #include "client/attnctl/session_commands.h"
 #include "client/attnctl/token_commands.h"
 
@@ -32,6 +33,7 @@ struct Tree {
   UpdateCommand update;
   DeleteCommand remove;
   InfoCommand info;
+  HealthCommand health;
   AppendCommand append;
   AttendCommand attend;
   StepCommand step;
@@ -144,6 +146,7 @@ void Tree::AddSessionCommands() {
   sub->add_option("id", remove.ids, "the sessions")->required();
 
   Add("info", "Show the server's version, engines and limits", info);
+  Add("health", "Ask once whether the server wants traffic; exit status 1: it does not", health);
 }
 
 void Tree::AddTokenCommands() {

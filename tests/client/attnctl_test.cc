@@ -93,6 +93,19 @@ TEST_F(Attnctl, TheLifeOfASession) {
             "create the session\n");
 }
 
+TEST_F(Attnctl, HealthIsAnExitStatus) {
+  Output output = Run("health");
+  EXPECT_EQ(output.exit_status, 0);
+  EXPECT_EQ(output.text, "SERVING\n");
+  EXPECT_NE(Run("health --json").text.find("\"status\": \"SERVING\""), std::string::npos);
+  server_.SetServing(false);
+  output = Run("health");
+  EXPECT_EQ(output.exit_status, 1);
+  EXPECT_EQ(output.text,
+            "attnctl health: the server at " + server_.target() + " says NOT_SERVING\n");
+  EXPECT_EQ(Run("health --json").exit_status, 1);
+}
+
 TEST_F(Attnctl, TopKIsPrintedByQuery) {
   ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
   ASSERT_EQ(Run("append s --keys k.npy --values v.npy").exit_status, 0);
@@ -138,6 +151,7 @@ TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
       {"bench --duration 0", 1, "the test has no end"},
       {"bench --sessions 0", 1, "must be at least 1"},
       {"--server=127.0.0.1:1 info", 1, "check that the server runs"},
+      {"--server=127.0.0.1:1 health", 1, "check that the server runs"},
   };
   for (const auto& [arguments, exit_status, says] : cases) {
     const Output output = Run(arguments);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "google/rpc/status.pb.h"
+#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_context.h"
@@ -28,6 +29,7 @@ FakeServer::FakeServer() {
   limits.set_max_response_bytes(8 << 20);
   limits.set_max_stream_messages(64);
   limits.set_max_stream_bytes(8 << 20);
+  grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -71,6 +73,10 @@ void FakeServer::EndStreamsAfter(int answers, grpc::Status status) {
 void FakeServer::BeginStreamsWithAnAnswer() {
   std::lock_guard lock(mutex_);
   unasked_answers_ = true;
+}
+
+void FakeServer::SetServing(bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(serving);
 }
 
 void FakeServer::RaiseGenerations() {

@@ -44,6 +44,8 @@ class FakeServer final : public v1::AttentionService::Service {
   void EndStreamsAfter(int answers, grpc::Status status);
   // Streams begin with an empty answer that nothing was asked for.
   void BeginStreamsWithAnAnswer();
+  // What grpc.health.v1 says; true at first.
+  void SetServing(bool serving);
   // Every session gets a new generation, as after a restore that lost tokens.
   void RaiseGenerations();
 
