@@ -8,7 +8,7 @@ packages=(
   libclang-rt-14-dev llvm-14 make mold ninja-build pkg-config python3 shellcheck
   # libraries; oneDNN's CMake package asks for the OpenCL loader
   libabsl-dev libcli11-dev libdnnl-dev libgoogle-perftools-dev libgrpc++-dev libhwy-dev
-  libprotobuf-dev libspdlog-dev libxxhash-dev ocl-icd-opencl-dev prometheus-cpp-dev
+  libprotobuf-dev libspdlog-dev libssl-dev libxxhash-dev ocl-icd-opencl-dev prometheus-cpp-dev
   protobuf-compiler protobuf-compiler-grpc zlib1g-dev
   # tests and benchmarks
   libbenchmark-dev libgmock-dev libgtest-dev
