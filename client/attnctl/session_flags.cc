@@ -2,11 +2,14 @@
 
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/duration.h"
+#include "client/error.h"
+#include "client/feature_map.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace attnd::attnctl {
@@ -82,6 +85,14 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
     map->set_seed(flags.seed);
     map->set_sharpness(flags.sharpness);
     map->mutable_key_scales()->Assign(flags.key_scales.begin(), flags.key_scales.end());
+    if (!flags.weights.empty()) {
+      auto sha256 = client::Sha256FromHex(flags.weights);
+      if (!sha256.ok()) {
+        return client::WithMessage(sha256.status(),
+                                   absl::StrCat("--weights: ", sha256.status().message()));
+      }
+      map->set_weights(*std::move(sha256));
+    }
     if (flags.unnormalized || flags.feature_map == "identity") {
       linear->set_normalization(v1::UNNORMALIZED);
     }
