@@ -157,6 +157,7 @@ void PutFeatureMapCall::EndStuck() {
       finished = finished_;
     }
     if (finished) {
+      services_.metrics.AddRejected(RejectReason::kSlowReader);
       held.Cancel();
       return;
     }

@@ -20,9 +20,10 @@ namespace {
 constexpr std::int64_t kMaxTileFlops = 50'000'000;
 
 // The largest row count of engine/gemm.h whose products stay within kMaxTileFlops.
-std::int64_t TileRows(const LinearDims& dims) {
-  const std::int64_t row_flops = 2 * (dims.features * dims.summary_columns +
-                                      kBlockTokens * (dims.features + dims.summary_columns));
+std::int64_t TileRows(const LinearDims& dims, const FeatureMap& map) {
+  const std::int64_t row_flops =
+      2 * (dims.features * dims.summary_columns +
+           kBlockTokens * (dims.features + dims.summary_columns) + map.row_operations());
   std::int64_t rows = kGemmRowBuckets[0];
   for (const std::int64_t bucket : kGemmRowBuckets) {
     if (bucket * row_flops <= kMaxTileFlops) rows = bucket;
@@ -33,7 +34,7 @@ std::int64_t TileRows(const LinearDims& dims) {
 }  // namespace
 
 LinearAttendPlan::LinearAttendPlan(const LinearEngine& engine)
-    : engine_(engine), tile_rows_(TileRows(engine.dims())) {}
+    : engine_(engine), tile_rows_(TileRows(engine.dims(), engine.map())) {}
 
 void LinearAttendPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   group_ = group;

@@ -70,6 +70,9 @@ class FeatureMap {
   // Whether heads have parameters of their own.
   virtual bool per_head() const { return false; }
 
+  // Multiply-adds that mapping a row takes where they may be as many as those of the sums, else 0.
+  virtual std::int64_t row_operations() const { return 0; }
+
   // The random projection whose bytes the features depend on; null for other maps.
   virtual const Projection* projection() const { return nullptr; }
 

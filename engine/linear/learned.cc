@@ -66,6 +66,7 @@ class LearnedMap final : public FeatureMap {
   }
   bool scaled() const override { return activation() == MapActivation::kExp; }
   bool per_head() const override { return true; }
+  std::int64_t row_operations() const override { return shape().features * shape().key_dim; }
 
   void MapKeys(const MapRows& rows, const MapFeatures& out, Scratch& scratch) const override {
     Map(rows, weights_->key_head(rows.head), out, scratch);
