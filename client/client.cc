@@ -1,15 +1,20 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/duration.h"
+#include "client/feature_map.h"
 #include "client/session.h"
 #include "client/transport.h"
 
 namespace attnd::client {
 namespace {
+
+// The largest chunk of the contract.
+constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 20;
 
 absl::Status RequireId(const std::string& id) {
   return id.empty() ? absl::InvalidArgumentError("session id is empty") : absl::OkStatus();
@@ -52,6 +57,26 @@ absl::StatusOr<std::shared_ptr<SessionHandle>> Client::AttachSession(const std::
   auto session = GetSession(id, call);
   if (!session.ok()) return session.status();
   return std::make_shared<SessionHandle>(transport_, info_.limits(), *session);
+}
+
+absl::StatusOr<v1::PutFeatureMapResponse> Client::PutFeatureMap(const FeatureMapWeights& weights,
+                                                                const std::string& session_id,
+                                                                const CallOptions& call) {
+  const auto header = HeaderOf(weights);
+  if (!header.ok()) return header.status();
+  // A message is a chunk and its tag.
+  const std::int64_t chunk_bytes = std::clamp<std::int64_t>(
+      std::min(transport_->options().target_request_bytes, info_.limits().max_message_bytes() - 16),
+      1, kMaxChunkBytes);
+  v1::PutFeatureMapResponse response;
+  const absl::Status status = transport_->Attempt(
+      session_id, transport_->DeadlineFor(call), transport_->options().retry,
+      [&](grpc::ClientContext& context) {
+        response.Clear();
+        return Upload(transport_->stub(), context, *header, weights, chunk_bytes, &response);
+      });
+  if (!status.ok()) return status;
+  return response;
 }
 
 absl::StatusOr<v1::Session> Client::GetSession(const std::string& id, const CallOptions& call) {

@@ -24,6 +24,7 @@
 
 namespace attnd::client {
 
+struct FeatureMapWeights;  // client/feature_map.h
 class SessionHandle;
 class Transport;
 
@@ -61,6 +62,13 @@ class Client {
   // A handle to an existing session at its current generation and positions.
   absl::StatusOr<std::shared_ptr<SessionHandle>> AttachSession(const std::string& id,
                                                                const CallOptions& call = {});
+
+  // Uploads a learned feature map, which configurations then name by the answer's sha256. Uploading
+  // it again is a success and costs little; CreateSession fails with UNKNOWN_FEATURE_MAP where the
+  // server has given it up. `session_id`: of a session that will use it, by which proxies route.
+  absl::StatusOr<v1::PutFeatureMapResponse> PutFeatureMap(const FeatureMapWeights& weights,
+                                                          const std::string& session_id = "",
+                                                          const CallOptions& call = {});
 
   absl::StatusOr<v1::Session> GetSession(const std::string& id, const CallOptions& call = {});
   absl::StatusOr<v1::ListSessionsResponse> ListSessions(const ListOptions& options = {});

@@ -38,7 +38,7 @@ struct ReasonAdvice {
   const char* advice;
 };
 
-constexpr std::array<ReasonAdvice, 21> kReasonAdvice = {{
+constexpr std::array<ReasonAdvice, 23> kReasonAdvice = {{
     {"BAD_TENSOR", "compare the shapes with the session's configuration (attnctl get)"},
     {"NOT_FINITE", "remove the NaN or infinity, or mask the token and send zeros"},
     {"FEATURE_OVERFLOW", "scale the keys or values down, or choose another feature map"},
@@ -60,6 +60,8 @@ constexpr std::array<ReasonAdvice, 21> kReasonAdvice = {{
     {"TOO_MANY_SESSIONS", "delete sessions that are no longer needed (attnctl list)"},
     {"STATE_BYTES", "delete sessions that are no longer needed (attnctl list)"},
     {"SLOW_READER", "read the answers faster, or use a smaller window"},
+    {"UNKNOWN_FEATURE_MAP", "upload the map (attnctl put-feature-map) and try again"},
+    {"FEATURE_MAP_BYTES", "delete sessions whose learned maps are no longer needed (attnctl list)"},
 }};
 
 }  // namespace

@@ -1,8 +1,8 @@
 // When and how often a call is repeated.
 //
 // Every call of the contract can be repeated safely: reads change nothing, CreateSession carries
-// a client-made id, and Append and Step carry their position, so that the server recognises a
-// message it has applied before. Repeated are:
+// a client-made id, PutFeatureMap names its content, and Append and Step carry their position, so
+// that the server recognises a message it has applied before. Repeated are:
 //   UNAVAILABLE                      the server was not reached, or the answer was lost;
 //   DEADLINE_EXCEEDED of an attempt  while the call's own deadline lies ahead, with more time for
 //                                    the next attempt;

@@ -47,14 +47,24 @@ class Transport {
   absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const std::string& session_id, const Request& request, Response* response,
                     absl::Time deadline, const RetryPolicy& retry) {
+    return Attempt(session_id, deadline, retry, [&](grpc::ClientContext& context) {
+      response->Clear();
+      return (stub_.get()->*method)(&context, request, response);
+    });
+  }
+
+  // Any call that can be repeated: `call` makes one attempt with a context of its own and returns
+  // its grpc::Status.
+  template <class MakeCall>
+  absl::Status Attempt(const std::string& session_id, absl::Time deadline, const RetryPolicy& retry,
+                       const MakeCall& call) {
     return RunWithRetries(
         retry, deadline, *options_.clock, options_.uniform,
         [&](absl::Duration timeout) -> absl::Status {
           grpc::ClientContext context;
           Prepare(session_id, &context);
           context.set_deadline(std::chrono::system_clock::now() + ToChrono(timeout));
-          response->Clear();
-          return FromGrpc((stub_.get()->*method)(&context, request, response));
+          return FromGrpc(call(context));
         });
   }
 

@@ -2,7 +2,7 @@
 #   absl::*  gRPC::grpc++  gRPC::grpc++_reflection  gRPC::grpc_cpp_plugin
 #   protobuf::libprotobuf  protobuf::protoc  DNNL::dnnl
 #   prometheus-cpp::core  prometheus-cpp::pull  spdlog::spdlog  CLI11::CLI11
-#   PkgConfig::hwy  PkgConfig::xxhash  ZLIB::ZLIB  Threads::Threads  attnd::gomp
+#   PkgConfig::hwy  PkgConfig::xxhash  OpenSSL::Crypto  ZLIB::ZLIB  Threads::Threads  attnd::gomp
 #   attnd::allocator, for programs
 #   GTest::gtest  GTest::gmock  GTest::gtest_main  benchmark::benchmark
 
@@ -19,6 +19,7 @@ find_package(dnnl CONFIG REQUIRED)  # needs ocl-icd-opencl-dev: Debian's build l
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

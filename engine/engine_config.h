@@ -23,6 +23,8 @@ struct ExactConfig {
 // What happens where a denominator is not safely positive; see DenominatorGuard in the contract.
 enum class GuardPolicy { kStrict, kAddEpsilon, kClamp };
 
+class MapWeights;  // engine/linear/map_weights.h
+
 struct FeatureMapConfig {
   std::string name = "elu_plus_one";  // a name of the registry in engine/linear/feature_map.h
   float epsilon = 0.0F;               // relu: added to every feature
@@ -32,6 +34,7 @@ struct FeatureMapConfig {
   std::uint64_t seed = 0;             // random features: of the projections
   float sharpness = 0.0F;             // favor_sharp: A, below 1/8
   std::vector<float> key_scales;      // favor_sharp: psi, one per component; empty: ones
+  std::shared_ptr<const MapWeights> weights;  // learned: required
 };
 
 // How S and Z change with a token, where they are more than sums; see engine/gated/gated_engine.h.

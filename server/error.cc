@@ -37,6 +37,7 @@ absl::StatusCode CodeOf(v1::ErrorReason reason) {
       return absl::StatusCode::kOutOfRange;
     case v1::STEP_REPLAY_EXPIRED:
     case v1::POSITION_NOT_REACHED:
+    case v1::UNKNOWN_FEATURE_MAP:
       return absl::StatusCode::kFailedPrecondition;
     case v1::RESPONSE_TOO_LARGE:
     case v1::QUEUE_FULL:
@@ -44,6 +45,7 @@ absl::StatusCode CodeOf(v1::ErrorReason reason) {
     case v1::TOO_MANY_SESSIONS:
     case v1::STATE_BYTES:
     case v1::SLOW_READER:
+    case v1::FEATURE_MAP_BYTES:
       return absl::StatusCode::kResourceExhausted;
     case v1::SHUTTING_DOWN:
       return absl::StatusCode::kUnavailable;

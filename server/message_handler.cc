@@ -26,6 +26,8 @@ std::optional<RejectReason> Rejection(v1::ErrorReason reason) {
       return RejectReason::kResponseTooLarge;
     case v1::SLOW_READER:
       return RejectReason::kSlowReader;
+    case v1::FEATURE_MAP_BYTES:
+      return RejectReason::kFeatureMapBytes;
     case v1::SHUTTING_DOWN:
       return RejectReason::kShuttingDown;
     default:

@@ -30,17 +30,19 @@ using prometheus::Labels;
 
 // The label values of each enum, in its order. A new enumerator needs its name here; the
 // static_asserts below tie the sizes to the last enumerators.
-constexpr std::array kMethods = {"CreateSession", "GetSession",   "ListSessions", "UpdateSession",
-                                 "DeleteSession", "Append",       "Attend",       "Step",
-                                 "Stream",        "GetServerInfo"};
+constexpr std::array kMethods = {"CreateSession", "GetSession",    "ListSessions", "UpdateSession",
+                                 "DeleteSession", "Append",        "Attend",       "Step",
+                                 "Stream",        "PutFeatureMap", "GetServerInfo"};
 constexpr std::array kCalls = {"append", "attend", "step"};
 constexpr std::array kTransports = {"unary", "stream"};
 constexpr std::array kEngines = {"exact", "linear"};
 constexpr std::array kStages = {"queue", "decode", "compute", "encode"};
-constexpr std::array kRejectReasons = {"QUEUE_FULL",   "INFLIGHT_BYTES",     "TOO_MANY_SESSIONS",
-                                       "STATE_BYTES",  "RESPONSE_TOO_LARGE", "SLOW_READER",
-                                       "SHUTTING_DOWN"};
+constexpr std::array kRejectReasons = {
+    "QUEUE_FULL",         "INFLIGHT_BYTES", "TOO_MANY_SESSIONS", "STATE_BYTES",
+    "RESPONSE_TOO_LARGE", "SLOW_READER",    "FEATURE_MAP_BYTES", "SHUTTING_DOWN"};
 constexpr std::array kCloseReasons = {"deleted", "expired"};
+constexpr std::array kUploadResults = {"stored", "already_there", "invalid", "refused",
+                                       "abandoned"};
 // As the Go middleware spells them, by number.
 constexpr std::array kCodes = {
     "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
@@ -61,6 +63,7 @@ static_assert(kEngines.size() == Index(EngineKind::kLinear) + 1);
 static_assert(kStages.size() == Index(Stage::kEncode) + 1);
 static_assert(kRejectReasons.size() == Index(RejectReason::kShuttingDown) + 1);
 static_assert(kCloseReasons.size() == Index(CloseReason::kExpired) + 1);
+static_assert(kUploadResults.size() == Index(UploadResult::kAbandoned) + 1);
 
 // 1 microsecond * 2^k up to 16.8 s: below the cheapest stage and above the longest call that anyone
 // waits for, with a relative error of a percentile of at most 2.
@@ -143,6 +146,7 @@ struct Metrics::Impl {
   std::array<Counter*, kRejectReasons.size()> rejected{};
   Counter* created = nullptr;
   std::array<Counter*, kCloseReasons.size()> closed{};
+  std::array<Counter*, kUploadResults.size()> uploads{};
 
   std::mutex source_mutex;
   std::function<GaugeValues()> source;  // guarded by source_mutex
@@ -159,8 +163,10 @@ Metrics::Impl::Impl(const BuildInfo& build) {
   auto& received = Counters("grpc_server_msg_received_total", "Messages received by the server.");
   auto& sent = Counters("grpc_server_msg_sent_total", "Messages sent by the server.");
   for (std::size_t m = 0; m < kMethods.size(); ++m) {
-    const bool streams = m == Index(RpcMethod::kStream);
-    const Labels labels = {{"grpc_type", streams ? "bidi_stream" : "unary"},
+    const char* const type = m == Index(RpcMethod::kStream)          ? "bidi_stream"
+                             : m == Index(RpcMethod::kPutFeatureMap) ? "client_stream"
+                                                                     : "unary";
+    const Labels labels = {{"grpc_type", type},
                            {"grpc_service", "attnd.v1.AttentionService"},
                            {"grpc_method", kMethods[m]}};
     Rpc& rpc = rpcs[m];
@@ -210,6 +216,12 @@ Metrics::Impl::Impl(const BuildInfo& build) {
   auto& closings = Counters("attnd_sessions_closed_total", "Sessions closed, by reason.");
   for (std::size_t r = 0; r < kCloseReasons.size(); ++r) {
     closed[r] = &closings.Add({{"reason", kCloseReasons[r]}});
+  }
+
+  auto& upload_counts = Counters("attnd_feature_map_uploads_total",
+                                 "Uploads of learned feature maps, by how they ended.");
+  for (std::size_t r = 0; r < kUploadResults.size(); ++r) {
+    uploads[r] = &upload_counts.Add({{"result", kUploadResults[r]}});
   }
 
   prometheus::BuildGauge()
@@ -264,6 +276,8 @@ void Metrics::AddSessionCreated() { impl_->created->Increment(); }
 
 void Metrics::AddSessionClosed(CloseReason reason) { impl_->closed[Index(reason)]->Increment(); }
 
+void Metrics::AddUpload(UploadResult result) { impl_->uploads[Index(result)]->Increment(); }
+
 void Metrics::SetGaugeSource(std::function<GaugeValues()> source) {
   const std::lock_guard<std::mutex> lock(impl_->source_mutex);
   impl_->source = std::move(source);
@@ -287,6 +301,10 @@ std::string Metrics::Expose() {
   add_gauge("attnd_inflight_bytes", "Bytes of requests and answers held at this moment.",
             values.inflight_bytes);
   add_gauge("attnd_queue_depth", "Requests that wait or run at this moment.", values.queue_depth);
+  add_gauge("attnd_feature_maps", "Learned feature maps held.", values.feature_maps);
+  add_gauge("attnd_feature_map_bytes",
+            "Memory of learned feature maps, those that are being uploaded included.",
+            values.feature_map_bytes);
   AppendProcessFamilies(families);
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);

@@ -27,6 +27,7 @@ enum class RpcMethod {
   kAttend,
   kStep,
   kStream,
+  kPutFeatureMap,
   kGetServerInfo,
 };
 enum class CallKind { kAppend, kAttend, kStep };
@@ -41,9 +42,13 @@ enum class RejectReason {
   kStateBytes,
   kResponseTooLarge,
   kSlowReader,
+  kFeatureMapBytes,
   kShuttingDown,
 };
 enum class CloseReason { kDeleted, kExpired };
+// How an upload of a learned feature map ends: kRefused is a limit or a server that drains,
+// kAbandoned a client that went away or took too long.
+enum class UploadResult { kStored, kAlreadyThere, kInvalid, kRefused, kAbandoned };
 
 // Labels of attnd_build_info.
 struct BuildInfo {
@@ -59,6 +64,8 @@ struct GaugeValues {
   std::int64_t state_bytes = 0;
   std::int64_t inflight_bytes = 0;
   std::int64_t queue_depth = 0;
+  std::int64_t feature_maps = 0;
+  std::int64_t feature_map_bytes = 0;
 };
 
 class Metrics {
@@ -86,6 +93,7 @@ class Metrics {
   void AddRejected(RejectReason reason);
   void AddSessionCreated();
   void AddSessionClosed(CloseReason reason);
+  void AddUpload(UploadResult result);
 
   // Where the gauges come from; called from the HTTP thread at each collection. Zeros until set,
   // and again after setting an empty function, which waits for a collection that is under way.

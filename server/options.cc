@@ -166,6 +166,12 @@ absl::Status CheckTogether(const Options& options) {
         "; it must be at least --max_message_bytes plus --max_response_bytes, which is ",
         FormatByteSize(call)));
   }
+  if (options.max_feature_map_size > options.max_feature_map_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_feature_map_size is ", FormatByteSize(options.max_feature_map_size),
+                     "; it must be at most --max_feature_map_bytes, which is ",
+                     FormatByteSize(options.max_feature_map_bytes)));
+  }
   return absl::OkStatus();
 }
 

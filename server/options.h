@@ -57,6 +57,12 @@ struct Options {
   std::int64_t max_tombstones = 100'000;
   absl::Duration tombstone_retention = absl::Hours(24);
 
+  // Learned feature maps.
+  std::int64_t max_feature_map_bytes = std::int64_t{256} << 20;
+  std::int64_t max_feature_map_size = std::int64_t{32} << 20;
+  absl::Duration feature_map_idle_time = absl::Hours(1);
+  absl::Duration feature_map_upload_timeout = absl::Minutes(1);
+
   // Shutdown.
   absl::Duration drain_delay = absl::ZeroDuration();
   absl::Duration drain_deadline = absl::Seconds(20);

@@ -14,6 +14,7 @@
 #include "server/admission.h"
 #include "server/call_registry.h"
 #include "server/failure_log.h"
+#include "server/feature_map_store.h"
 #include "server/http_endpoint.h"
 #include "server/logging.h"
 #include "server/message_handler.h"
@@ -57,13 +58,19 @@ struct Server::Impl {
               options.max_inflight_bytes / kWaitShare),
         budget(options.max_state_bytes),
         scheduler(options.workers, clock),
+        maps(options, clock),
         sessions(options, clock, scheduler, budget, metrics, std::move(random)),
         services{options, clock, metrics, admission, waits, budget, calls},
         messages(services, sessions, failures),
-        service(services, sessions, messages, MakeServerInfo(options)) {
+        service(services, sessions, messages, maps, MakeServerInfo(options)) {
     metrics.SetGaugeSource([this] {
-      return GaugeValues{sessions.size(), budget.used(), admission.bytes() + waits.bytes(),
-                         admission.requests() + waits.requests()};
+      const FeatureMapStore::Usage used = maps.usage();
+      return GaugeValues{sessions.size(),
+                         budget.used(),
+                         admission.bytes() + waits.bytes(),
+                         admission.requests() + waits.requests(),
+                         used.maps,
+                         used.bytes};
     });
   }
   ~Impl() { metrics.SetGaugeSource({}); }
@@ -79,6 +86,7 @@ struct Server::Impl {
   Admission waits;
   StateBudget budget;
   Scheduler scheduler;
+  FeatureMapStore maps;
   SessionTable sessions;
   CallRegistry calls;
   const CallServices services;
@@ -96,18 +104,19 @@ struct Server::Impl {
   std::thread maintenance;
 };
 
-// Removes idle sessions and ends calls whose peer does not read. Sleeps until the next expiry, or
-// for slow_reader_timeout if that is sooner: a wake-up every 30 s by default, however many sessions
-// there are.
+// Removes idle sessions and feature maps and ends calls whose peer does not read, or does not
+// finish its upload. Sleeps until the next expiry, or for the shortest of their timeouts if that is
+// sooner: a wake-up every 30 s by default, however many sessions there are.
 void Server::Impl::Maintain() {
   const std::int64_t patience = absl::ToInt64Nanoseconds(options.slow_reader_timeout);
+  const std::int64_t upload_timeout = absl::ToInt64Nanoseconds(options.feature_map_upload_timeout);
   mutex.Lock();
   while (!stopping) {
     mutex.Unlock();
     calls.EndStuck(clock.MonotonicNanos(), patience);
-    const std::int64_t next = sessions.ExpireIdle();
+    const std::int64_t next = std::min(sessions.ExpireIdle(), maps.ExpireIdle());
     mutex.Lock();
-    const std::int64_t wait = std::min(patience, next - clock.MonotonicNanos());
+    const std::int64_t wait = std::min({patience, upload_timeout, next - clock.MonotonicNanos()});
     if (!stopping) stop_maintenance.WaitFor(&mutex, std::max(wait, kShortestSleepNanos));
   }
   mutex.Unlock();

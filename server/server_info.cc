@@ -33,6 +33,8 @@ v1::ServerInfo MakeServerInfo(const Options& options) {
   limits.set_max_layers(options.max_layers);
   *limits.mutable_max_time_to_live() = ToProto(options.max_time_to_live);
   *limits.mutable_default_time_to_live() = ToProto(options.default_time_to_live);
+  limits.set_max_feature_map_bytes(options.max_feature_map_bytes);
+  limits.set_max_feature_map_size(options.max_feature_map_size);
   return info;
 }
 

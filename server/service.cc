@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
+#include "server/put_feature_map_call.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
 
@@ -49,7 +50,7 @@ absl::StatusOr<v1::Session> Service::DoCreate(const v1::CreateSessionRequest& re
   const std::string id = request.session_id().empty() ? sessions_.NewId() : request.session_id();
   absl::Status valid = CheckSessionId(id);
   if (!valid.ok()) return valid;
-  absl::StatusOr<SessionPlan> plan = PlanSession(request.config(), services_.options);
+  absl::StatusOr<SessionPlan> plan = PlanSession(request.config(), services_.options, &maps_);
   if (!plan.ok()) return plan.status();
   absl::StatusOr<SessionPtr> session = sessions_.Create(KeyOf(id), *std::move(plan));
   if (!session.ok()) return messages_.Refused(session.status());
@@ -159,6 +160,11 @@ grpc::ServerUnaryReactor* Service::Step(grpc::CallbackServerContext* context,
 grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Service::Stream(
     grpc::CallbackServerContext* context) {
   return StreamCall::Start(*context, services_, messages_, sessions_);
+}
+
+grpc::ServerReadReactor<v1::PutFeatureMapRequest>* Service::PutFeatureMap(
+    grpc::CallbackServerContext* context, v1::PutFeatureMapResponse* response) {
+  return PutFeatureMapCall::Start(*context, services_, messages_, maps_, *response);
 }
 
 grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,

@@ -9,6 +9,7 @@
 
 #include "attnd/v1/attention.grpc.pb.h"
 #include "server/call.h"
+#include "server/feature_map_store.h"
 #include "server/message_handler.h"
 #include "server/session_table.h"
 
@@ -18,8 +19,12 @@ class Service final : public v1::AttentionService::CallbackService {
  public:
   // The referenced objects outlive the service. `info` is what GetServerInfo answers.
   Service(const CallServices& services, SessionTable& sessions, MessageHandler& messages,
-          v1::ServerInfo info)
-      : services_(services), sessions_(sessions), messages_(messages), info_(std::move(info)) {}
+          FeatureMapStore& maps, v1::ServerInfo info)
+      : services_(services),
+        sessions_(sessions),
+        messages_(messages),
+        maps_(maps),
+        info_(std::move(info)) {}
 
  private:
   grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
@@ -48,6 +53,8 @@ class Service final : public v1::AttentionService::CallbackService {
                                  v1::StepResponse* response) override;
   grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Stream(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<v1::PutFeatureMapRequest>* PutFeatureMap(
+      grpc::CallbackServerContext* context, v1::PutFeatureMapResponse* response) override;
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest* request,
                                           v1::ServerInfo* response) override;
@@ -59,6 +66,7 @@ class Service final : public v1::AttentionService::CallbackService {
   const CallServices services_;
   SessionTable& sessions_;
   MessageHandler& messages_;
+  FeatureMapStore& maps_;
   const v1::ServerInfo info_;
 };
 

@@ -78,8 +78,30 @@ absl::StatusOr<engine::UpdateRule> PlanUpdate(v1::UpdateRule& update, const std:
   return rule;
 }
 
-absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
-                                                const std::string& group) {
+// The learned map that the configuration names.
+absl::StatusOr<MapWeightsPtr> FindWeights(const v1::FeatureMap& map, const std::string& field,
+                                          FeatureMapStore* maps) {
+  const std::string& name = map.weights();
+  if (map.kind() != v1::LEARNED) {
+    if (name.empty()) return nullptr;
+    return BadField(field, absl::StrCat(" has ", name.size(),
+                                        " bytes; it must not be set for other kinds than LEARNED"));
+  }
+  Sha256Digest sha256;
+  if (name.size() != sha256.size()) {
+    return BadField(field, absl::StrCat(" has ", name.size(), " bytes; it must be a SHA-256, of ",
+                                        sha256.size()));
+  }
+  std::copy(name.begin(), name.end(), sha256.begin());
+  MapWeightsPtr weights = maps == nullptr ? nullptr : maps->Find(sha256);
+  if (weights != nullptr) return weights;
+  return Error(v1::UNKNOWN_FEATURE_MAP,
+               absl::StrCat(field, " is ", ToHex(sha256),
+                            "; this server has no such map: PutFeatureMap uploads it"));
+}
+
+absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config, const std::string& group,
+                                                FeatureMapStore* maps) {
   const std::string field = absl::StrCat(group, ".linear");
   engine::LinearConfig linear;
   v1::FeatureMap& map = *config.mutable_feature_map();
@@ -96,6 +118,10 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config,
   linear.feature_map.seed = map.seed();
   linear.feature_map.sharpness = map.sharpness();
   linear.feature_map.key_scales.assign(map.key_scales().begin(), map.key_scales().end());
+  absl::StatusOr<MapWeightsPtr> weights =
+      FindWeights(map, absl::StrCat(field, ".feature_map.weights"), maps);
+  if (!weights.ok()) return weights.status();
+  linear.feature_map.weights = *std::move(weights);
   absl::StatusOr<engine::UpdateRule> update = PlanUpdate(*config.mutable_update(), field);
   if (!update.ok()) return update.status();
   linear.update = *std::move(update);
@@ -150,7 +176,7 @@ void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
 
 // Fills in the defaults of a group and makes its engine.
 absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& field,
-                                     const Options& options) {
+                                     const Options& options, FeatureMapStore* maps) {
   if (group.count() == 0) group.set_count(1);
   if (group.kv_heads() == 0) group.set_kv_heads(1);
   if (group.query_heads() == 0) group.set_query_heads(group.kv_heads());
@@ -185,7 +211,7 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
     config.kind = *exact;
     planned.kind = EngineKind::kExact;
   } else if (group.has_linear()) {
-    absl::StatusOr<engine::LinearConfig> linear = PlanLinear(*group.mutable_linear(), field);
+    absl::StatusOr<engine::LinearConfig> linear = PlanLinear(*group.mutable_linear(), field, maps);
     if (!linear.ok()) return linear.status();
     config.kind = *std::move(linear);
     planned.kind = EngineKind::kLinear;
@@ -218,7 +244,8 @@ std::string FeatureMapName(v1::FeatureMapKind kind) {
   return absl::AsciiStrToLower(v1::FeatureMapKind_Name(kind));
 }
 
-absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options) {
+absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options,
+                                        FeatureMapStore* maps) {
   if (config.layer_groups().empty()) {
     return BadField("config.layer_groups", " is empty; at least one group is needed");
   }
@@ -237,7 +264,7 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
   for (int i = 0; i < plan.config.layer_groups_size(); ++i) {
     v1::LayerGroup& group = *plan.config.mutable_layer_groups(i);
     absl::StatusOr<LayerGroup> planned =
-        PlanGroup(group, absl::StrCat("config.layer_groups[", i, "]"), options);
+        PlanGroup(group, absl::StrCat("config.layer_groups[", i, "]"), options, maps);
     if (!planned.ok()) return planned.status();
     layers += group.count();
     heads += std::int64_t{group.count()} * group.query_heads();

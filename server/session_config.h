@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "attnd/v1/attention.pb.h"
 #include "engine/engine.h"
+#include "server/feature_map_store.h"
 #include "server/metrics.h"
 #include "server/options.h"
 
@@ -33,8 +34,11 @@ struct SessionPlan {
   std::vector<LayerGroup> groups;
 };
 
-// INVALID_FIELD or UNSUPPORTED with the name of the field, its value and the limit.
-absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options);
+// INVALID_FIELD or UNSUPPORTED with the name of the field, its value and the limit. Learned feature
+// maps are looked up in `maps`, and in use while the plan's engines exist; UNKNOWN_FEATURE_MAP
+// where one is not there, or `maps` is null.
+absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const Options& options,
+                                        FeatureMapStore* maps = nullptr);
 
 // The time-to-live that a client asks for, clamped to the maximum. INVALID_FIELD where it is not
 // positive.

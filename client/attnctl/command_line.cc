@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/attnctl/bench/bench_command.h"
+#include "client/attnctl/feature_map_command.h"
 #include "client/attnctl/health_command.h"
 #include "client/attnctl/session_commands.h"
 #include "client/attnctl/token_commands.h"
@@ -37,6 +38,7 @@ struct Tree {
   AppendCommand append;
   AttendCommand attend;
   StepCommand step;
+  PutFeatureMapCommand put_feature_map;
   BenchCommand bench;
 
  private:
@@ -51,6 +53,7 @@ struct Tree {
   }
   void AddSessionCommands();
   void AddTokenCommands();
+  void AddPutFeatureMap();
   void AddBench();
   void AddCompletion();
 };
@@ -73,6 +76,8 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
   sub->add_option("--key-scales", flags->key_scales,
                   "favor_sharp: psi, one number per component of a key")
       ->delimiter(',');
+  sub->add_option("--weights", flags->weights,
+                  "learned: SHA-256 of the map, as put-feature-map prints it");
   sub->add_flag("--unnormalized", flags->unnormalized, "linear: no division by the denominator");
   sub->add_option("--decay", flags->decay, "linear: how sums fade")
       ->check(CLI::IsMember({"none", "constant", "per_token", "per_feature"}))
@@ -115,6 +120,7 @@ Tree::Tree() {
   app.add_flag("--json", line.context.json, "print JSON");
   AddSessionCommands();
   AddTokenCommands();
+  AddPutFeatureMap();
   AddBench();
   AddCompletion();
 }
@@ -203,6 +209,23 @@ void Tree::AddTokenCommands() {
   out(sub, &step.out, &step.dtype);
   sub->add_option("--layer", step.layer, "the layer")->capture_default_str();
   position(sub, &step.position);
+}
+
+void Tree::AddPutFeatureMap() {
+  PutFeatureMapCommand& put = put_feature_map;
+  CLI::App* sub = Add("put-feature-map", "Upload a learned feature map and print its SHA-256", put);
+  const auto file = [sub](const char* name, std::string* to, const char* description) {
+    return sub->add_option(name, *to, description)->check(CLI::ExistingFile);
+  };
+  sub->add_option("--activation", put.activation, "what is applied to W x + b")
+      ->check(CLI::IsMember(ActivationNames()))
+      ->capture_default_str();
+  file("--key-weights", &put.key_weights, "W of keys, (m, d) or (heads, m, d)")->required();
+  file("--key-bias", &put.key_bias, "b of keys, (m) or (heads, m)");
+  file("--query-weights", &put.query_weights, "W of queries, (m, d) or (query heads, m, d)")
+      ->required();
+  file("--query-bias", &put.query_bias, "b of queries, (m) or (query heads, m)");
+  sub->add_option("--id", put.id, "a session that will use it, by which proxies route");
 }
 
 void Tree::AddBench() {

@@ -2,11 +2,14 @@
 
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/duration.h"
+#include "client/error.h"
+#include "client/feature_map.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace attnd::attnctl {
@@ -100,6 +103,14 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
     update->set_delta(flags.delta);
     update->set_read_first(flags.read_first);
     update->mutable_bonus()->Assign(flags.bonus.begin(), flags.bonus.end());
+    if (!flags.weights.empty()) {
+      auto sha256 = client::Sha256FromHex(flags.weights);
+      if (!sha256.ok()) {
+        return client::WithMessage(sha256.status(),
+                                   absl::StrCat("--weights: ", sha256.status().message()));
+      }
+      map->set_weights(*std::move(sha256));
+    }
     linear->mutable_guard()->set_policy(GuardOf(flags.guard));
     linear->mutable_guard()->set_epsilon(flags.guard_epsilon);
   }

@@ -24,6 +24,7 @@ struct SessionFlags {
   std::uint64_t seed = 0;
   float sharpness = 0;
   std::vector<float> key_scales;
+  std::string weights;
   bool unnormalized = false;
   std::string decay = "none";
   std::vector<float> log_decays;

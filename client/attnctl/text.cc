@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/feature_map.h"
 
 namespace attnd::attnctl {
 namespace {
@@ -32,6 +33,11 @@ std::string EngineText(const v1::LayerGroup& group) {
   }
   std::string map = v1::FeatureMapKind_Name(group.linear().feature_map().kind());
   absl::AsciiStrToLower(&map);
+  if (group.linear().feature_map().kind() == v1::LEARNED) {
+    // Enough to tell it from others.
+    absl::StrAppend(&map, " ",
+                    client::Sha256ToHex(group.linear().feature_map().weights()).substr(0, 12));
+  }
   std::string text = absl::StrCat("linear (", map);
   if (group.linear().normalization() == v1::UNNORMALIZED) text += ", unnormalized";
   const v1::UpdateRule& update = group.linear().update();
@@ -116,7 +122,9 @@ std::string Describe(const v1::ServerInfo& info) {
       " unanswered\n", "sessions       up to ", limits.max_sessions(), ", ",
       Bytes(limits.max_state_bytes()), " in all\n", "a session      up to ", limits.max_layers(),
       " layers, ", limits.max_heads(), " heads, head size ", limits.max_head_dim(), "\n",
-      "time to live   ", DurationText(limits.default_time_to_live()), ", at most ",
+      "learned maps   up to ", Bytes(limits.max_feature_map_size()), " each, ",
+      Bytes(limits.max_feature_map_bytes()), " in all\n", "time to live   ",
+      DurationText(limits.default_time_to_live()), ", at most ",
       DurationText(limits.max_time_to_live()), "\n");
 }
 

@@ -101,6 +101,7 @@ enum Parameter : unsigned {
   kRandomFeatures = 8,  // features and seed
   kSharpness = 16,
   kKeyScales = 32,
+  kWeights = 64,
 };
 
 // InvalidArgument where a parameter outside of `taken` is not at its default.
@@ -113,6 +114,7 @@ FeatureMapOr MakeFavorHyperbolic(const FeatureMapConfig& config, const LayerShap
 FeatureMapOr MakeFavorPositive(const FeatureMapConfig& config, const LayerShape& shape);
 FeatureMapOr MakeFavorSharp(const FeatureMapConfig& config, const LayerShape& shape);
 FeatureMapOr MakeIdentity(const FeatureMapConfig& config, const LayerShape& shape);
+FeatureMapOr MakeLearned(const FeatureMapConfig& config, const LayerShape& shape);
 FeatureMapOr MakeRandomFourier(const FeatureMapConfig& config, const LayerShape& shape);
 FeatureMapOr MakeRelu(const FeatureMapConfig& config, const LayerShape& shape);
 FeatureMapOr MakeSquaredRelu(const FeatureMapConfig& config, const LayerShape& shape);

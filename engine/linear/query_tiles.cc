@@ -23,7 +23,7 @@ std::int64_t TileRows(const LinearDims& dims, std::int64_t other_flops) {
 }  // namespace
 
 QueryTiles::QueryTiles(const LinearLayer& layer, std::int64_t row_flops)
-    : layer_(layer), tile_rows_(TileRows(layer.dims, row_flops)) {}
+    : layer_(layer), tile_rows_(TileRows(layer.dims, row_flops + 2 * layer.map->operations())) {}
 
 void QueryTiles::Reset(const QueryGroup& group) {
   group_ = group;
@@ -64,7 +64,8 @@ float* QueryTiles::Features(const QueryTile& tile, Exponents& exponents, Scratch
   return features;
 }
 
-// Maps all rows at once, or, where heads have parameters of their own, those of each query head.
+// Maps all rows at once, or, where heads have parameters of their own, those of one query head at a
+// time.
 void QueryTiles::MapTile(const QueryTile& tile, const float* scaled, float* features,
                          Exponents& exponents, Scratch& scratch) const {
   const FeatureMap& map = *layer_.map;
@@ -81,11 +82,24 @@ void QueryTiles::MapTile(const QueryTile& tile, const float* scaled, float* feat
                    {features, ld, exponents.data()}, scratch);
     return;
   }
-  ForRows(tile, [&](std::int64_t i, std::int64_t, std::int64_t query_head) {
-    map.MapQueries(
-        {scaled + i * d, d, 1, query_head, map.positional() ? positions.data() + i : nullptr},
-        {features + i * ld, ld, exponents.data() + i}, scratch);
-  });
+  // Rows are query-major: those of one query head stand `group` apart.
+  const std::int64_t group = layer_.shape.group_size();
+  std::array<std::int64_t, kGemmMaxRows> head_positions;
+  Exponents head_exponents;
+  for (std::int64_t first = 0; first < std::min(group, tile.rows); ++first) {
+    const std::int64_t query_head = tile.head * group + (tile.first + first) % group;
+    const auto row = [&](std::int64_t i) { return static_cast<std::size_t>(first + i * group); };
+    const std::int64_t count = (tile.rows - first + group - 1) / group;
+    for (std::int64_t i = 0; map.positional() && i < count; ++i) {
+      head_positions[static_cast<std::size_t>(i)] = positions[row(i)];
+    }
+    map.MapQueries({scaled + first * d, group * d, count, query_head,
+                    map.positional() ? head_positions.data() : nullptr},
+                   {features + first * ld, group * ld, head_exponents.data()}, scratch);
+    for (std::int64_t i = 0; map.scaled() && i < count; ++i) {
+      exponents[row(i)] = head_exponents[static_cast<std::size_t>(i)];
+    }
+  }
 }
 
 }  // namespace attnd::engine

@@ -23,6 +23,7 @@ constexpr Entry kFeatureMaps[] = {
     {"cosformer", MakeCosformer},
     {"dpfp", MakeDpfp},
     {"taylor", MakeTaylor},
+    {"learned", MakeLearned},
 };
 
 }  // namespace
@@ -60,6 +61,9 @@ absl::Status RejectParameters(const FeatureMapConfig& config, unsigned taken) {
   }
   if ((taken & kKeyScales) == 0 && !config.key_scales.empty()) {
     return reject("key_scales", absl::StrCat(config.key_scales.size(), " numbers"));
+  }
+  if ((taken & kWeights) == 0 && config.weights != nullptr) {
+    return reject("weights", "a learned map");
   }
   return absl::OkStatus();
 }

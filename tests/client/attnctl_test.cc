@@ -11,6 +11,7 @@
 #include "client/attnctl/command_line.h"
 #include "client/attnctl/session_flags.h"
 #include "client/attnctl/text.h"
+#include "client/feature_map.h"
 #include "client/npy.h"
 #include "tests/client/fake_error.h"
 #include "tests/client/session_fixture.h"
@@ -125,6 +126,33 @@ TEST_F(Attnctl, AppendsWithAMask) {
   EXPECT_EQ(Run("append s --keys k.npy --values v.npy --mask k.npy").exit_status, 1);
 }
 
+TEST_F(Attnctl, UploadsALearnedMapAndNamesItInASession) {
+  // 20 features of keys of size 4, the same for queries.
+  const Output put =
+      Run("put-feature-map --activation relu --key-weights k.npy --query-weights k.npy");
+  EXPECT_EQ(put.exit_status, 0) << put.text;
+  ASSERT_EQ(put.text.size(), 65U) << put.text;
+  const std::string sha256 = put.text.substr(0, 64);
+  EXPECT_EQ(sha256, client::Sha256ToHex(server_.seen().map_header.sha256()));
+  const v1::FeatureMapHeader header = server_.seen().map_header;
+  EXPECT_EQ(header.activation(), v1::FeatureMapHeader::RELU);
+  EXPECT_EQ(header.kv_heads(), 1);
+  EXPECT_EQ(header.features(), 20);
+  EXPECT_EQ(header.key_dim(), 4);
+  EXPECT_FALSE(header.query_bias());
+  EXPECT_NE(
+      Run("put-feature-map --activation relu --key-weights k.npy --query-weights k.npy --json")
+          .text.find("\"alreadyThere\": true"),
+      std::string::npos);
+  ASSERT_EQ(
+      Run("create --id s --key-dim 4 --engine linear --feature-map learned --weights " + sha256)
+          .text,
+      "s\n");
+  EXPECT_NE(Run("get s").text.find("linear (learned " + sha256.substr(0, 12) + ")"),
+            std::string::npos)
+      << Run("get s").text;
+}
+
 TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
   ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
   const struct {
@@ -148,6 +176,13 @@ TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
        "cannot be written"},
       {"get nobody --timeout never", 2, "'never' is not a positive duration"},
       {"update s", 1, "nothing to change"},
+      {"create --key-dim 4 --engine linear --feature-map learned --weights 12", 1,
+       "--weights: '12' is not a SHA-256"},
+      {"put-feature-map --key-weights k.npy", 2, "--query-weights is required"},
+      {"put-feature-map --key-weights k.npy --query-weights v.npy", 1,
+       "query_weights: 60 numbers, expected 20 heads of 80"},
+      {"put-feature-map --key-weights k.npy --query-weights k.npy --key-bias v.npy", 1,
+       "--key-bias: shape (20, 1, 3), expected (heads, m) or (m), f32 or f16"},
       {"bench --duration 0", 1, "the test has no end"},
       {"bench --sessions 0", 1, "must be at least 1"},
       {"--server=127.0.0.1:1 info", 1, "check that the server runs"},

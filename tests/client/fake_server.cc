@@ -256,6 +256,40 @@ grpc::Status FakeServer::Stream(
   return grpc::Status::OK;
 }
 
+grpc::Status FakeServer::PutFeatureMap(grpc::ServerContext* context,
+                                       grpc::ServerReader<v1::PutFeatureMapRequest>* reader,
+                                       v1::PutFeatureMapResponse* response) {
+  bool lose_answer = false;
+  if (const auto status = Enter(context, 0, &lose_answer); !status.ok()) return status;
+  v1::PutFeatureMapRequest request;
+  if (!reader->Read(&request)) return {grpc::StatusCode::INVALID_ARGUMENT, "no header"};
+  const v1::FeatureMapHeader header = request.header();
+  response->set_sha256(header.sha256());
+  response->set_bytes(header.payload_bytes());
+  {
+    std::lock_guard lock(mutex_);
+    response->set_already_there(maps_.count(header.sha256()) > 0);
+  }
+  if (response->already_there()) return grpc::Status::OK;
+  std::string payload;
+  std::size_t largest = 0;
+  while (reader->Read(&request)) {
+    payload += request.chunk();
+    largest = std::max(largest, request.chunk().size());
+  }
+  if (static_cast<std::int64_t>(payload.size()) != header.payload_bytes()) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "payload_bytes"};
+  }
+  {
+    std::lock_guard lock(mutex_);
+    maps_.insert(header.sha256());
+    seen_.map_header = header;
+    seen_.map_payload = payload;
+    seen_.largest_chunk = largest;
+  }
+  return Leave(grpc::Status::OK, 0, lose_answer);
+}
+
 grpc::Status FakeServer::GetServerInfo(grpc::ServerContext* context,
                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
   bool lose_answer = false;

@@ -59,6 +59,10 @@ class FakeServer final : public v1::AttentionService::Service {
     std::int64_t applied_messages = 0;
     std::int64_t replayed_messages = 0;
     std::multiset<std::string> session_headers;
+    // Of uploads: the last header and payload, and the largest chunk.
+    v1::FeatureMapHeader map_header;
+    std::string map_payload;
+    std::size_t largest_chunk = 0;
   };
   Seen seen();
   std::int64_t PositionOf(const std::string& session, int layer = 0);
@@ -82,6 +86,10 @@ class FakeServer final : public v1::AttentionService::Service {
   grpc::Status Stream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::StreamResponse, v1::StreamRequest>* stream) override;
+  // Keeps the names of maps; one that is there ends the upload after its header.
+  grpc::Status PutFeatureMap(grpc::ServerContext* context,
+                             grpc::ServerReader<v1::PutFeatureMapRequest>* reader,
+                             v1::PutFeatureMapResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::ServerInfo* response) override;
 
@@ -106,6 +114,7 @@ class FakeServer final : public v1::AttentionService::Service {
   bool unasked_answers_ = false;
   int end_streams_after_ = -1;
   grpc::Status end_streams_with_;
+  std::set<std::string> maps_;
   Seen seen_;
 };
 

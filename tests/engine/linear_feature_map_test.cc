@@ -40,7 +40,7 @@ std::string Refusal(const LayerShape& shape, const LinearConfig& config) {
 TEST(LinearFeatureMap, EveryNameOfTheRegistryMakesItsMap) {
   EXPECT_EQ(FeatureMapNames(),
             "elu_plus_one, relu, squared_relu, identity, favor_positive, favor_hyperbolic, "
-            "favor_sharp, random_fourier, cosformer, dpfp, taylor");
+            "favor_sharp, random_fourier, cosformer, dpfp, taylor, learned");
   const std::vector<float> x = {-2.0F, 0.0F, 3.0F};
   EXPECT_EQ(Keys(*Make("relu", 0, 3), x), (std::vector<float>{0, 0, 3}));
   EXPECT_EQ(Keys(*Make("relu", 0.5F, 3), x), (std::vector<float>{0.5F, 0.5F, 3.5F}));
@@ -103,7 +103,7 @@ TEST(LinearFeatureMap, ErrorsNameFieldValueAndLimit) {
       Refusal(shape, config),
       "feature_map.name is \"softmax\"; it must be one of elu_plus_one, relu, squared_relu, "
       "identity, favor_positive, favor_hyperbolic, favor_sharp, random_fourier, cosformer, dpfp, "
-      "taylor");
+      "taylor, learned");
   config.feature_map.name = "elu_plus_one";
   config.feature_map.epsilon = 0.5F;
   EXPECT_EQ(Refusal(shape, config),

@@ -20,7 +20,9 @@ void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
   auto plan = PlanSession(request.config(), server.options);
   if (!plan.ok()) {
     const v1::ErrorReason reason = ReasonOf(plan.status());
-    Require(reason == v1::INVALID_FIELD || reason == v1::UNSUPPORTED, "a refusal has a reason");
+    Require(reason == v1::INVALID_FIELD || reason == v1::UNSUPPORTED ||
+                reason == v1::UNKNOWN_FEATURE_MAP,
+            "a refusal has a reason");
     Require(plan.status().message().size() < 1000, "a message is short");
     return;
   }

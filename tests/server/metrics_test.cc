@@ -129,6 +129,9 @@ TEST(MetricsTest, HasExactlyTheDocumentedFamilies) {
       {"attnd_state_bytes", "gauge"},
       {"attnd_inflight_bytes", "gauge"},
       {"attnd_queue_depth", "gauge"},
+      {"attnd_feature_map_uploads_total", "counter"},
+      {"attnd_feature_maps", "gauge"},
+      {"attnd_feature_map_bytes", "gauge"},
       {"attnd_build_info", "gauge"},
       {"process_cpu_seconds_total", "counter"},
       {"process_resident_memory_bytes", "gauge"},
@@ -166,16 +169,17 @@ TEST(MetricsTest, KeepsTheRulesOfNamesAndHelp) {
 TEST(MetricsTest, EverySeriesIsThereWithZeroFromTheStart) {
   Metrics metrics(kBuild);
   const Page page(metrics.Expose());
-  EXPECT_EQ(page.Count("grpc_server_started_total"), 10U);
-  EXPECT_EQ(page.Count("grpc_server_handled_total"), 10U * 17U);
-  EXPECT_EQ(page.Count("grpc_server_handling_seconds_count"), 10U);
+  EXPECT_EQ(page.Count("grpc_server_started_total"), 11U);
+  EXPECT_EQ(page.Count("grpc_server_handled_total"), 11U * 17U);
+  EXPECT_EQ(page.Count("grpc_server_handling_seconds_count"), 11U);
   EXPECT_EQ(page.Count("attnd_message_seconds_count"), 3U * 2U * 2U);
   EXPECT_EQ(page.Count("attnd_stage_seconds_count"), 4U * 2U);
   EXPECT_EQ(page.Count("attnd_tokens_appended_total"), 2U);
   EXPECT_EQ(page.Count("attnd_queries_total"), 2U);
-  EXPECT_EQ(page.Count("attnd_rejected_total"), 7U);
+  EXPECT_EQ(page.Count("attnd_rejected_total"), 8U);
   EXPECT_EQ(page.Count("attnd_sessions_created_total"), 1U);
   EXPECT_EQ(page.Count("attnd_sessions_closed_total"), 2U);
+  EXPECT_EQ(page.Count("attnd_feature_map_uploads_total"), 5U);
   for (const auto& [series, value] : page.values) {
     if (!absl::StartsWith(series, "process_") && !absl::StartsWith(series, "attnd_build_info")) {
       EXPECT_EQ(value, 0) << series;
@@ -245,7 +249,7 @@ TEST(MetricsTest, AnRpcIsCountedWithItsCode) {
 
 TEST(MetricsTest, EveryMethodAndCodeHasItsOwnSeries) {
   Metrics metrics(kBuild);
-  for (int method = 0; method < 10; ++method) {
+  for (int method = 0; method < 11; ++method) {
     for (int code = 0; code < 17; ++code) {
       metrics.RpcHandled(static_cast<RpcMethod>(method), code, 1);
     }

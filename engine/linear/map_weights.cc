@@ -1,0 +1,132 @@
+#include "engine/linear/map_weights.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/gemm.h"
+#include "engine/simd/maps.h"
+#include "engine/tensor.h"
+
+namespace attnd::engine {
+namespace {
+
+constexpr std::int64_t kMaxSize = 4096;
+constexpr std::int64_t kMaxFeatures = 65'536;
+
+absl::Status CheckRange(const char* field, std::int64_t value, std::int64_t most) {
+  if (value >= 1 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be 1 to ", most));
+}
+
+std::int64_t Columns(const MapWeightsShape& shape) {
+  return RoundUp(shape.features, kGemmColumnMultiple);
+}
+
+}  // namespace
+
+std::int64_t MapWeightsShape::numbers() const {
+  return kv_heads * features * (key_dim + (key_bias ? 1 : 0)) +
+         query_heads * features * (key_dim + (query_bias ? 1 : 0));
+}
+
+std::int64_t MapWeightsShape::bytes(std::int64_t count) const {
+  const std::int64_t row_bytes = Columns(*this) * static_cast<std::int64_t>(sizeof(float));
+  std::int64_t sum = static_cast<std::int64_t>(sizeof(MapWeights)) +
+                     (kv_heads + query_heads) * static_cast<std::int64_t>(sizeof(MapWeights::Head));
+  // `rows` of m numbers of each of `heads` heads.
+  const auto add = [&](std::int64_t heads, std::int64_t rows) {
+    const std::int64_t head_numbers = rows * features;
+    const std::int64_t here = std::min(count, heads * head_numbers);
+    sum += (here + head_numbers - 1) / head_numbers * rows * row_bytes;
+    count -= here;
+  };
+  add(kv_heads, key_dim);
+  if (key_bias) add(kv_heads, 1);
+  add(query_heads, key_dim);
+  if (query_bias) add(query_heads, 1);
+  return sum;
+}
+
+absl::Status CheckMapWeightsShape(const MapWeightsShape& shape) {
+  absl::Status status = CheckRange("kv_heads", shape.kv_heads, kMaxSize);
+  status.Update(CheckRange("query_heads", shape.query_heads, kMaxSize));
+  status.Update(CheckRange("key_dim", shape.key_dim, kMaxSize));
+  status.Update(CheckRange("features", shape.features, kMaxFeatures));
+  if (!status.ok()) return status;
+  if (shape.query_heads % shape.kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("query_heads is ", shape.query_heads,
+                                                   "; it must be a multiple of kv_heads, which is ",
+                                                   shape.kv_heads));
+  }
+  return absl::OkStatus();
+}
+
+MapWeights::MapWeights(const MapWeightsShape& shape)
+    : shape_(shape),
+      key_heads_(static_cast<std::size_t>(shape.kv_heads)),
+      query_heads_(static_cast<std::size_t>(shape.query_heads)) {}
+
+std::int64_t MapWeights::columns() const { return Columns(shape_); }
+
+MapWeightsBuilder::MapWeightsBuilder(const MapWeightsShape& shape)
+    : map_(new MapWeights(shape)), numbers_(shape.numbers()) {
+  sections_.push_back({&map_->key_heads_, false});
+  if (shape.key_bias) sections_.push_back({&map_->key_heads_, true});
+  sections_.push_back({&map_->query_heads_, false});
+  if (shape.query_bias) sections_.push_back({&map_->query_heads_, true});
+}
+
+// In one head of the section that is being filled.
+std::int64_t MapWeightsBuilder::HeadNumbers() const {
+  return shape().features * (sections_[section_].bias ? 1 : shape().key_dim);
+}
+
+absl::Status MapWeightsBuilder::Add(const float* numbers, std::int64_t count) {
+  if (!AllFinite(numbers, count)) {
+    return absl::InvalidArgumentError(absl::StrCat("numbers ", received_, " to ",
+                                                   received_ + count - 1,
+                                                   " of the map hold a NaN or infinity"));
+  }
+  received_ += count;
+  while (count > 0) {
+    const std::int64_t here = std::min(count, HeadNumbers() - at_);
+    Store(numbers, here);
+    numbers += here;
+    count -= here;
+    at_ += here;
+    if (at_ < HeadNumbers()) break;
+    at_ = 0;
+    if (++head_ < sections_[section_].heads->size()) continue;
+    head_ = 0;
+    if (++section_ == sections_.size()) break;
+  }
+  return absl::OkStatus();
+}
+
+// Numbers at_ and on of the current head.
+void MapWeightsBuilder::Store(const float* numbers, std::int64_t count) {
+  const std::int64_t columns = map_->columns();
+  MapWeights::Head& head = (*sections_[section_].heads)[head_];
+  if (sections_[section_].bias) {
+    if (at_ == 0) head.bias = AlignedBuffer<float>(columns);
+    std::copy_n(numbers, count, head.bias.data() + at_);
+    return;
+  }
+  const std::int64_t d = shape().key_dim;
+  if (at_ == 0) head.weights = AlignedBuffer<float>(d * columns);
+  std::int64_t row = at_ / d;
+  std::int64_t k = at_ % d;
+  for (std::int64_t i = 0; i < count; ++i) {
+    head.weights.data()[k * columns + row] = numbers[i];
+    if (++k == d) {
+      k = 0;
+      ++row;
+    }
+  }
+}
+
+std::shared_ptr<const MapWeights> MapWeightsBuilder::Finish() { return std::move(map_); }
+
+}  // namespace attnd::engine
