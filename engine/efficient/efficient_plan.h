@@ -11,9 +11,9 @@
 //   p_j     = w . m_j                                            chain over the c columns
 //   [N | D] = [N | D] + p [V | 1]                                one chain over the tail rows
 //   out     = N / D
-// D is the sum of e, from 1 to c, as the very sums that made N have it: so a row's weights add up
-// to 1 more closely than 1 / z_a is rounded. Where no unmasked token is sealed [S | Z] is zero and
-// its product is left out.
+// D is the sum of e, from 1 to c, as the very products that made N have it: so what 1 / z_a was
+// rounded to hardly matters for the sum of a row's weights. Where no unmasked token is sealed
+// [S | Z] is zero and its product is left out.
 //
 // Where the steps of each column are the same in all tokens that a tile sees (0 for ordinary keys)
 // every factor is 1, and the rows of all cuts go through the same products; else each cut has its
