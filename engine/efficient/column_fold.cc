@@ -11,10 +11,14 @@ HeadRows AsHeadRows(const EncodedRows& rows, const float* mantissas, const Value
   return {rows.rows, mantissas, values.values, values.stride, rows.valid, nullptr};
 }
 
-// The column of S and Z that element i of a head's totals belongs to.
-std::int64_t ColumnOf(const LinearDims& dims, std::int64_t i) {
-  const std::int64_t context = dims.features * dims.value_columns;
-  return i < context ? i / dims.value_columns : i - context;
+// Calls use(i, factor) for element i of a head's totals and the factor of the column it belongs to.
+template <typename Use>
+void ForTotals(const LinearDims& dims, const float* factors, const Use& use) {
+  for (std::int64_t a = 0; a < dims.features; ++a) {
+    const auto factor = static_cast<double>(factors[a]);
+    for (std::int64_t j = 0; j < dims.value_columns; ++j) use(a * dims.value_columns + j, factor);
+    use(dims.features * dims.value_columns + a, factor);
+  }
 }
 
 }  // namespace
@@ -26,9 +30,9 @@ bool FoldColumns(const LinearDims& dims, const EncodedRows& rows, const ValueRow
   const AlignedRows aligned = AlignRows(rows, base, scratch);
   if (aligned.base_factors != nullptr) {
     double* totals = state.sums().totals(head);
-    for (std::int64_t i = 0; i < dims.totals(); ++i) {
-      totals[i] *= static_cast<double>(aligned.base_factors[ColumnOf(dims, i)]);
-    }
+    ForTotals(dims, aligned.base_factors, [totals](std::int64_t i, double factor) {
+      if (factor != 1.0) totals[i] *= factor;
+    });
   }
   if (base == nullptr || aligned.base_factors != nullptr) RaiseSteps(rows, state.steps(head));
   return FoldRows(dims, AsHeadRows(rows, aligned.mantissas, values), head, state.sums(), scratch);
@@ -51,12 +55,12 @@ bool CanFoldColumns(const LinearDims& dims, const EncodedRows& rows, const Value
   float* sums = scratch.Take(dims.totals());
   if (!std::isfinite(SumRows(dims, brought, sums, scratch))) return false;
   const double* totals = state.sums().totals(head);
-  for (std::int64_t i = 0; i < dims.totals(); ++i) {
-    const double total = totals[i] * static_cast<double>(aligned.base_factors[ColumnOf(dims, i)]) +
-                         static_cast<double>(sums[i]);
-    if (!std::isfinite(static_cast<float>(total))) return false;
-  }
-  return true;
+  bool finite = true;
+  ForTotals(dims, aligned.base_factors, [&](std::int64_t i, double factor) {
+    const double total = totals[i] * factor + static_cast<double>(sums[i]);
+    finite = finite && std::isfinite(static_cast<float>(total));
+  });
+  return finite;
 }
 
 }  // namespace attnd::engine

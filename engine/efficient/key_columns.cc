@@ -23,14 +23,24 @@ bool RowHas(const std::int32_t* row, const std::int32_t* steps, std::int64_t col
   return std::memcmp(row, steps, static_cast<std::size_t>(columns) * sizeof(*row)) == 0;
 }
 
+// Of a number of at most kLargeKey.
+inline SplitKey SplitBounded(double key) {
+  // Adding and subtracting it rounds to an integer, as nearbyint() does, which is a call.
+  constexpr double kRound = 0x1.8p52;
+  const double steps = (key * kStepsPerUnit + kRound) - kRound;
+  return {static_cast<std::int32_t>(steps), static_cast<float>(key - steps * kUnitsPerStep)};
+}
+
 void EncodeRow(const float* key, std::int64_t d, float* mantissas, std::int32_t* steps) {
-  if (MaxAbs(key, d) < kOrdinaryKey) {
+  const float largest = MaxAbs(key, d);
+  if (largest < kOrdinaryKey) {
     std::fill_n(steps, d, 0);
     Exp(key, mantissas, d);
     return;
   }
   for (std::int64_t a = 0; a < d; ++a) {
-    const SplitKey split = Split(key[a]);
+    const SplitKey split =
+        largest <= kLargeKey ? SplitBounded(static_cast<double>(key[a])) : Split(key[a]);
     steps[a] = split.steps;
     mantissas[a] = split.log_mantissa;
   }
@@ -41,14 +51,11 @@ void EncodeRow(const float* key, std::int64_t d, float* mantissas, std::int32_t*
 
 SplitKey Split(float key) {
   const float magnitude = std::abs(key);
-  const double bounded = std::copysign(static_cast<double>(std::min(magnitude, kLargeKey)), key);
-  const double steps = std::nearbyint(bounded * kStepsPerUnit);
-  if (magnitude <= kLargeKey) {
-    return {static_cast<std::int32_t>(steps), static_cast<float>(bounded - steps * kUnitsPerStep)};
-  }
-  const std::int32_t beyond =
+  if (magnitude <= kLargeKey) return SplitBounded(static_cast<double>(key));
+  const std::int32_t steps =
+      SplitBounded(static_cast<double>(kLargeKey)).steps +
       2 * (std::bit_cast<std::int32_t>(magnitude) - std::bit_cast<std::int32_t>(kLargeKey));
-  return {static_cast<std::int32_t>(steps) + (key < 0 ? -beyond : beyond), 0.0F};
+  return {key < 0 ? -steps : steps, 0.0F};
 }
 
 void EncodeKeyRows(const LinearLayer& layer, const KeyRows& rows, std::int64_t head,
@@ -92,25 +99,21 @@ AlignedRows AlignRows(const EncodedRows& rows, const std::int32_t* base, Scratch
   constexpr std::int64_t kGroup = 16;
   for (std::int64_t first = 0; first < rows.columns; first += kGroup) {
     std::array<std::int32_t, kGroup> largest;
-    for (std::int64_t a = 0; a < kGroup; ++a) {
-      largest[static_cast<std::size_t>(a)] = base == nullptr ? kNoSteps : base[first + a];
-    }
+    largest.fill(kNoSteps);
+    if (base != nullptr) std::copy_n(base + first, kGroup, largest.begin());
     for (RowMask left = rows.valid; left != 0; left &= left - 1) {
       const std::int32_t* row = rows.steps + std::countr_zero(left) * rows.columns + first;
       for (std::size_t a = 0; a < kGroup; ++a) largest[a] = std::max(largest[a], row[a]);
     }
     for (std::size_t a = 0; base != nullptr && a < kGroup; ++a) {
-      factors[first + static_cast<std::int64_t>(a)] =
-          StepFactor(base[first + static_cast<std::int64_t>(a)], largest[a]);
+      (factors + first)[a] = StepFactor((base + first)[a], largest[a]);
     }
+    // Masked rows are zeros, and so stay.
     for (std::int64_t i = 0; i < rows.rows; ++i) {
-      const std::int64_t at = i * rows.columns + first;
-      const bool valid = (rows.valid >> i & 1) != 0;
-      for (std::size_t a = 0; a < kGroup; ++a) {
-        const std::int64_t element = at + static_cast<std::int64_t>(a);
-        mantissas[element] =
-            valid ? rows.mantissas[element] * StepFactor(rows.steps[element], largest[a]) : 0.0F;
-      }
+      const float* from = rows.mantissas + i * rows.columns + first;
+      const std::int32_t* steps = rows.steps + i * rows.columns + first;
+      float* to = mantissas + i * rows.columns + first;
+      for (std::size_t a = 0; a < kGroup; ++a) to[a] = from[a] * StepFactor(steps[a], largest[a]);
     }
   }
   return {mantissas, base == nullptr ? nullptr : factors};

@@ -31,10 +31,9 @@ namespace attnd::engine {
 // The steps of a column without numbers: below all others.
 inline constexpr std::int32_t kNoSteps = std::numeric_limits<std::int32_t>::min();
 
-// What 2^(64 (steps - largest)) counts as; `largest` is at least `steps`.
+// What 2^(64 (steps - largest)) counts as; `largest` is at least `steps`. Steps are below 2^31 - 1.
 inline float StepFactor(std::int32_t steps, std::int32_t largest) {
-  const std::int64_t below = std::int64_t{largest} - steps;
-  return below == 0 ? 1.0F : below == 1 ? 0x1p-64F : 0.0F;
+  return steps == largest ? 1.0F : steps + 1 == largest ? 0x1p-64F : 0.0F;
 }
 
 // A finite key number: its steps and the logarithm of its mantissa, within [-22.2, 22.2].
