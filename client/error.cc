@@ -44,6 +44,7 @@ constexpr std::array<ReasonAdvice, 20> kReasonAdvice = {{
     {"FEATURE_OVERFLOW", "scale the keys or values down, or choose another feature map"},
     {"OUTPUT_OVERFLOW", "ask for F32 or BF16 outputs"},
     {"UNSUPPORTED", "see what the server offers (attnctl info)"},
+    {"NOT_MERGEABLE", "ask without partials: keep the whole context in one session"},
     {"UNKNOWN", "check the id (attnctl list) or create the session"},
     {"EXPIRED", "create the session again with a longer time-to-live and append its tokens"},
     {"DELETED", "create a new session"},

@@ -88,6 +88,15 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
         absl::StrCat("options.denominators is set; the layer's engine is ", group.engine->name(),
                      ", which has none; its partials carry log_normalizers"));
   }
+  if (spec.denominators && !group.engine->has_denominators()) {
+    return Error(v1::UNSUPPORTED,
+                 "options.denominators is set; the layer's queries have none of their own");
+  }
+  if (spec.partials && !group.engine->mergeable()) {
+    return Error(v1::NOT_MERGEABLE,
+                 "options.partials is set; the layer's answers over parts of a context do not add "
+                 "up to the answer over the whole");
+  }
   return spec;
 }
 

@@ -22,6 +22,7 @@ absl::StatusCode CodeOf(v1::ErrorReason reason) {
     case v1::FEATURE_OVERFLOW:
     case v1::OUTPUT_OVERFLOW:
     case v1::UNSUPPORTED:
+    case v1::NOT_MERGEABLE:
       return absl::StatusCode::kInvalidArgument;
     case v1::UNKNOWN:
     case v1::EXPIRED:

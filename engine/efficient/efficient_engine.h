@@ -77,8 +77,8 @@ class EfficientEngine final : public Engine {
 };
 
 // Requires a valid shape (MakeEngine checks it). InvalidArgument where the layer would have more
-// than kMaxSums sums, a parameter of a map or an update rule is set, the layer is not normalised, or
-// the guard is not at its default.
+// than kMaxSums sums, a parameter of a map or an update rule is set, the layer is not normalised,
+// or the guard is not at its default.
 absl::StatusOr<std::unique_ptr<const Engine>> MakeEfficientEngine(const LayerShape& shape,
                                                                   const LinearConfig& config);
 

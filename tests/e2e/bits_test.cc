@@ -20,6 +20,7 @@ struct Case {
   const char* name;
   v1::LayerGroup group;
   Shape shape;
+  float key_factor = 1.0F;
 };
 
 std::vector<Case> Cases() {
@@ -38,6 +39,9 @@ std::vector<Case> Cases() {
       {"fourier", LinearGroup(narrow, v1::RANDOM_FOURIER), narrow},
       {"dpfp", LinearGroup(narrow, v1::DPFP), narrow},
       {"taylor", LinearGroup(narrow, v1::TAYLOR), narrow},
+      {"efficient", LinearGroup(grouped, v1::EFFICIENT), grouped},
+      // Keys whose exponentials differ by far more than f32 holds.
+      {"efficient_far", LinearGroup(grouped, v1::EFFICIENT), grouped, 40.0F},
   };
   cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
   cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
@@ -70,6 +74,7 @@ class Bits : public ::testing::TestWithParam<Case> {
   const Shape shape_ = GetParam().shape;
   Tokens tokens_ = [this] {
     Tokens tokens = RandomTokens(shape_, kTokens, 5);
+    for (float& number : tokens.keys) number *= GetParam().key_factor;
     tokens.mask.assign(kTokens, 1);
     for (std::size_t i = 4; i < kTokens; i += 9) tokens.mask[i] = 0;
     return tokens;
