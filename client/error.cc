@@ -38,7 +38,7 @@ struct ReasonAdvice {
   const char* advice;
 };
 
-constexpr std::array<ReasonAdvice, 20> kReasonAdvice = {{
+constexpr std::array<ReasonAdvice, 21> kReasonAdvice = {{
     {"BAD_TENSOR", "compare the shapes with the session's configuration (attnctl get)"},
     {"NOT_FINITE", "remove the NaN or infinity, or mask the token and send zeros"},
     {"FEATURE_OVERFLOW", "scale the keys or values down, or choose another feature map"},

@@ -90,8 +90,7 @@ float* EfficientPlan::Weights(const QueryTile& tile, const Context& context,
     // Cuts do not fall from one query to the next.
     if (const std::int64_t cut = tiles_.Cut(query); cut != summed) {
       for (std::int64_t j = std::max<std::int64_t>(summed, 0); j < cut; ++j) {
-        const float* row = tail.mantissas + j * columns;
-        for (std::int64_t a = 0; a < columns; ++a) tail_sums[a] += row[a];
+        AddRow(tail.mantissas + j * columns, tail_sums, columns);
       }
       summed = cut;
       for (std::int64_t a = 0; a < columns; ++a) {

@@ -138,7 +138,7 @@ HWY_INLINE void Map2(const float* x1, const float* x2, float* y, std::int64_t n,
 void ScaleByExpImpl(const float* x, const float* log_factor, float* y, std::int64_t n) {
   const F32 d;
   Map2(x, log_factor, y, n,
-       [d](VF32 v, VF32 log) HWY_ATTR { return hn::Mul(v, ExpNonPositive(d, log)); });
+       [d](VF32 v, VF32 log) HWY_ATTR { return hn::Mul(v, ExpUpTo87(d, log)); });
 }
 
 void AddRowImpl(const float* x, float* sum, std::int64_t n) {
