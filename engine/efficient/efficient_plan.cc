@@ -16,21 +16,39 @@ void MultiplyRows(const float* a, const float* b, std::int64_t n, float* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = a[i] * b[i];
 }
 
+// What a row costs beside its products where its cut has its own: they are padded to 4 rows, and
+// the open block is brought to the cut's steps (8 operations a number, by time).
+std::int64_t CutFlops(const LinearDims& dims) {
+  const std::int64_t products = 2 * (dims.features * dims.summary_columns +
+                                     kBlockTokens * (dims.features + dims.summary_columns));
+  return (kGemmRowBuckets[0] - 1) * products + 8 * kBlockTokens * dims.features;
+}
+
 }  // namespace
 
+EfficientPlan::EfficientPlan(const LinearLayer& layer)
+    : layer_(layer), together_(layer), apart_(layer, CutFlops(layer.dims)) {}
+
 void EfficientPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
-  tiles_.Reset(group);
   answer_ = answer;
+  cuts_apart_ = false;
+  together_.Reset(group);
+  apart_.Reset(group);
+  if (!group.causal || group.count == 1) return;
+  for (std::int64_t head = 0; head < layer_.shape.kv_heads && !cuts_apart_; ++head) {
+    const std::int64_t tail_rows = together_.Cut(group.count - 1);
+    cuts_apart_ = !SameSteps(TailRows({head, 0, 0, 0, tail_rows}), sealed().known_steps(head));
+  }
 }
 
 const EfficientState& EfficientPlan::sealed() const {
-  return static_cast<const EfficientState&>(*tiles_.group().sealed);
+  return static_cast<const EfficientState&>(*tiles().group().sealed);
 }
 
 EncodedRows EfficientPlan::TailRows(const QueryTile& tile) const {
   const std::int64_t columns = layer_.dims.features;
   if (tile.tail_rows == 0) return {.columns = columns};
-  const TailView& tail = tiles_.group().tail;
+  const TailView& tail = tiles().group().tail;
   const std::int64_t first = tile.head * kBlockTokens * columns;
   return {tail.tail->features.data() + first, tail.tail->exponents.data() + first, tile.tail_rows,
           tail.valid & FirstRows(tile.tail_rows), columns};
@@ -41,9 +59,9 @@ const float* EfficientPlan::Exponentials(const QueryTile& tile, Scratch& scratch
   const std::int64_t d = shape.key_dim;
   const std::int64_t columns = layer_.dims.features;
   float* exponentials = scratch.Take(tile.rows * columns);
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+  tiles().ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
     float* row = exponentials + i * columns;
-    ScaleRow(tiles_.group().queries + query * shape.query_row() + query_head * d, shape.scale, row,
+    ScaleRow(tiles().group().queries + query * shape.query_row() + query_head * d, shape.scale, row,
              d);
     ExpShifted(row, MaxOf(row, d), 0.0F, row, d);
     std::fill(row + d, row + columns, 0.0F);
@@ -64,7 +82,7 @@ EfficientPlan::Context EfficientPlan::MakeContext(const QueryTile& tile, Scratch
   }
   context.sealed_key_sums = key_sums;
   if (tile.tail_rows > 0) {
-    const Tail& tail = *tiles_.group().tail.tail;
+    const Tail& tail = *tiles().group().tail.tail;
     context.values = OpenValues(dims, tail.values.data() + tile.head * layer_.shape.value_dim,
                                 layer_.shape.value_row(), tile.tail_rows, scratch);
   }
@@ -86,9 +104,9 @@ float* EfficientPlan::Weights(const QueryTile& tile, const Context& context,
   }
   std::fill_n(tail_sums, columns, 0.0F);
   std::int64_t summed = -1;
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+  tiles().ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
     // Cuts do not fall from one query to the next.
-    if (const std::int64_t cut = tiles_.Cut(query); cut != summed) {
+    if (const std::int64_t cut = tiles().Cut(query); cut != summed) {
       for (std::int64_t j = std::max<std::int64_t>(summed, 0); j < cut; ++j) {
         AddRow(tail.mantissas + j * columns, tail_sums, columns);
       }
@@ -113,8 +131,8 @@ void EfficientPlan::AddTail(const QueryTile& tile, const Context& context, const
   float* products = scratch.Take(tile.padded_rows * kBlockTokens);
   GemmNN(tile.padded_rows, width, dims.features, weights, dims.features, keys_t, kBlockTokens,
          /*accumulate=*/false, products, kBlockTokens);
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-    const RowMask seen = tiles_.VisibleTail(query);
+  tiles().ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+    const RowMask seen = tiles().VisibleTail(query);
     if (seen != FirstRows(width)) KeepColumns(seen, width, products + i * kBlockTokens);
   });
   GemmNN(tile.padded_rows, dims.summary_columns, width, products, kBlockTokens, context.values,
@@ -149,9 +167,9 @@ void EfficientPlan::Answer(const QueryTile& tile, const Context& context, const 
   } else if (!any_sealed) {
     std::fill_n(sums, tile.padded_rows * dims.summary_columns, 0.0F);
   }
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+  tiles().ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
     WriteAnswerRow(layer_,
-                   {query, query_head, !any_sealed && tiles_.VisibleTail(query) == 0, 0,
+                   {query, query_head, !any_sealed && tiles().VisibleTail(query) == 0, 0,
                     sums + i * dims.summary_columns},
                    answer_);
   });
@@ -159,7 +177,7 @@ void EfficientPlan::Answer(const QueryTile& tile, const Context& context, const 
 
 bool EfficientPlan::Run(std::int64_t chain, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
-  const QueryTile tile = tiles_.Tile(chain);
+  const QueryTile tile = tiles().Tile(chain);
   const Context context = MakeContext(tile, scratch);
   const float* exponentials = Exponentials(tile, scratch);
   if (SameSteps(TailRows(tile), context.sealed_steps)) {
@@ -169,9 +187,9 @@ bool EfficientPlan::Run(std::int64_t chain, Scratch& scratch) {
   const std::int64_t group = layer_.shape.group_size();
   for (std::int64_t i = 0; i < tile.rows;) {
     const std::int64_t first = tile.first + i;
-    const std::int64_t cut = tiles_.Cut(first / group);
+    const std::int64_t cut = tiles().Cut(first / group);
     std::int64_t rows = group - first % group;
-    while (i + rows < tile.rows && tiles_.Cut((first + rows) / group) == cut) rows += group;
+    while (i + rows < tile.rows && tiles().Cut((first + rows) / group) == cut) rows += group;
     rows = std::min(rows, tile.rows - i);
     Answer({tile.head, first, rows, GemmPaddedRows(rows), cut}, context,
            exponentials + i * layer_.dims.features, scratch);

@@ -17,7 +17,9 @@
 //
 // Where the steps of each column are the same in all tokens that a tile sees (0 for ordinary keys)
 // every factor is 1, and the rows of all cuts go through the same products; else each cut has its
-// own. Tiles, chains and quanta: query_tiles.h; what is written: answer_row.h. Threads: as engine.h
+// own, and tiles are smaller where there are several (a Step), so that a quantum stays one.
+//
+// Tiles, chains and quanta: query_tiles.h; what is written: answer_row.h. Threads: as engine.h
 // says. The plan keeps no memory of its own; all of it is the thread's Scratch.
 #ifndef ATTND_ENGINE_EFFICIENT_EFFICIENT_PLAN_H_
 #define ATTND_ENGINE_EFFICIENT_EFFICIENT_PLAN_H_
@@ -35,10 +37,10 @@ namespace attnd::engine {
 class EfficientPlan final : public AttendPlan {
  public:
   // The layer must outlive the plan.
-  explicit EfficientPlan(const LinearLayer& layer) : layer_(layer), tiles_(layer) {}
+  explicit EfficientPlan(const LinearLayer& layer);
 
   void Reset(const QueryGroup& group, const AnswerView& answer) override;
-  std::int64_t chains() const override { return tiles_.chains(); }
+  std::int64_t chains() const override { return tiles().chains(); }
   bool Run(std::int64_t chain, Scratch& scratch) override;
   // Chains write disjoint rows: there is nothing to reduce.
   void Finish(Scratch&) override {}
@@ -51,6 +53,7 @@ class EfficientPlan final : public AttendPlan {
     const float* values = nullptr;               // [V | 1] as OpenValues() makes it
   };
 
+  const QueryTiles& tiles() const { return cuts_apart_ ? apart_ : together_; }
   const EfficientState& sealed() const;
   // The tail rows that a tile sees.
   EncodedRows TailRows(const QueryTile& tile) const;
@@ -69,7 +72,9 @@ class EfficientPlan final : public AttendPlan {
                const float* weights, float* sums, Scratch& scratch) const;
 
   const LinearLayer& layer_;
-  QueryTiles tiles_;
+  QueryTiles together_;
+  QueryTiles apart_;  // for cuts that go through products of their own
+  bool cuts_apart_ = false;
   AnswerView answer_;
 };
 

@@ -252,6 +252,35 @@ INSTANTIATE_TEST_SUITE_P(All, EfficientBits,
                                          Keys::kSameSteps),
                          NameOf);
 
+// Where each cut needs products of its own a chain has fewer rows, so that it stays a quantum.
+TEST(EfficientQuanta, AStepOverFarKeysHasMoreChains) {
+  const LayerShape shape = {1, 1, 512, 512, 1.0F};
+  const auto engine = MakeLinear(shape, Config("efficient"));
+  const std::vector<float> rows = NormalNumbers(64 * 512, 36);
+  std::vector<float> outputs(Size(64 * 512));
+  AnswerView view;
+  view.outputs = outputs.data();
+  std::vector<std::int64_t> chains;
+  for (const float factor : {1.0F, 30.0F}) {
+    for (const bool causal : {false, true}) {
+      Stream stream = MakeStream(shape, 64, 37);
+      ScaleKeys(factor, &stream);
+      const Snapshot snapshot = At(*engine, stream, 64);
+      QueryGroup group;
+      group.sealed = snapshot.sealed.get();
+      group.tail = snapshot.view();
+      group.queries = rows.data();
+      group.count = 64;
+      group.causal = causal;
+      group.first_cut = 1;
+      const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+      plan->Reset(group, view);
+      chains.push_back(plan->chains());
+    }
+  }
+  EXPECT_EQ(chains, (std::vector<std::int64_t>{1, 1, 1, 4}));
+}
+
 // More columns than one panel of the products, in the recurrence and in the engine.
 TEST(EfficientReference, ManyColumns) {
   if (!GemmHonoursChain()) GTEST_SKIP() << "this oneDNN does not keep the chain contract";
