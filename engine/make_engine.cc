@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/efficient/efficient_engine.h"
 #include "engine/engine_config.h"
 #include "engine/exact/exact_engine.h"
 #include "engine/gated/gated_engine.h"
@@ -63,6 +64,7 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& con
     return MakeExactEngine(config.shape, *exact);
   }
   const auto& linear = std::get<LinearConfig>(config.kind);
+  if (linear.feature_map.name == kEfficientName) return MakeEfficientEngine(config.shape, linear);
   if (!linear.update.additive()) return MakeGatedEngine(config.shape, linear);
   return MakeLinearEngine(config.shape, linear);
 }

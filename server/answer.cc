@@ -90,13 +90,12 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
   }
   if (spec.denominators && !group.engine->has_denominators()) {
     return Error(v1::UNSUPPORTED,
-                 "options.denominators is set; the layer's update rule has no denominators");
+                 "options.denominators is set; the layer's queries have none of their own");
   }
   if (spec.partials && !group.engine->mergeable()) {
-    return Error(
-        v1::NOT_MERGEABLE,
-        "options.partials is set; pieces of an answer do not add up for the layer's update "
-        "rule");
+    return Error(v1::NOT_MERGEABLE,
+                 "options.partials is set; the layer's answers over parts of a context do not add "
+                 "up to the answer over the whole");
   }
   return spec;
 }

@@ -163,7 +163,8 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config, const 
 
 // Fills in what a random map chose, and the hash of it.
 void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
-  const engine::Projection* projection = group.engine->feature_map()->projection();
+  const engine::FeatureMap* map = group.engine->feature_map();
+  const engine::Projection* projection = map == nullptr ? nullptr : map->projection();
   if (projection == nullptr) return;
   config.mutable_feature_map()->set_features(projection->count());
   const engine::Digest digest = projection->digest();

@@ -67,8 +67,13 @@ Aligned AlignRows(const LinearDims& dims, const HeadRows& rows, std::int32_t tot
   return aligned;
 }
 
-// The sums of the rows in the layout of the totals. Returns their largest magnitude, NaN or
-// infinity where one is not finite. A feature that is not finite makes its Z so.
+// The largest magnitude of totals rounded to f32; infinity where one leaves its range.
+float MaxRounded(const LinearDims& dims, const double* totals, Scratch& scratch) {
+  return RoundTotals(totals, scratch.Take(dims.totals()), dims.totals());
+}
+
+}  // namespace
+
 float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch& scratch) {
   const PaddedValues values = PadValues(dims, rows, scratch);
   GemmTN(dims.features, dims.value_columns, rows.rows, rows.features, dims.features, values.data,
@@ -76,13 +81,6 @@ float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch
   ColumnSums(rows.features, rows.rows, dims.features, sums + dims.features * dims.value_columns);
   return MaxAbs(sums, dims.totals());
 }
-
-// The largest magnitude of totals rounded to f32; infinity where one leaves its range.
-float MaxRounded(const LinearDims& dims, const double* totals, Scratch& scratch) {
-  return RoundTotals(totals, scratch.Take(dims.totals()), dims.totals());
-}
-
-}  // namespace
 
 bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, LinearState& state,
               Scratch& scratch) {

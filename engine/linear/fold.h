@@ -29,6 +29,11 @@ struct HeadRows {
   const std::int32_t* exponents = nullptr;  // of each row; null: features are not scaled
 };
 
+// The sums of the rows, whose features are not scaled, in the layout of the totals. Returns their
+// largest magnitude, NaN or infinity where one is not finite. A feature that is not finite makes
+// its Z so. Takes scratch of the caller's frame.
+float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch& scratch);
+
 // Adds the rows to the head's totals. False, leaving the totals unusable, where a feature, a sum or
 // a total rounded to f32 is not finite.
 bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, LinearState& state,

@@ -11,6 +11,14 @@
 
 namespace attnd::engine {
 
+absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features) {
+  const std::int64_t sums = shape.kv_heads * dims.totals();
+  if (sums <= kMaxSums) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("kv_heads * c * (value_dim + 1) is ", sums,
+                                                 "; it must be at most ", kMaxSums,
+                                                 " (c = ", features, " features a key)"));
+}
+
 absl::StatusOr<LinearLayer> MakeLinearLayer(const LayerShape& shape, const LinearConfig& config) {
   if (absl::Status status = ValidateGuard(config); !status.ok()) return status;
   FeatureMapOr map = MakeFeatureMap(config.feature_map, shape);
@@ -21,12 +29,8 @@ absl::StatusOr<LinearLayer> MakeLinearLayer(const LayerShape& shape, const Linea
                      config.feature_map.name, ", whose denominator has no fixed sign"));
   }
   const LinearDims dims((*map)->feature_dim(), shape.value_dim);
-  const std::int64_t sums = shape.kv_heads * dims.totals();
-  if (sums > kMaxSums) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv_heads * c * (value_dim + 1) is ", sums, "; it must be at most ", kMaxSums,
-                     " (c = ", (*map)->feature_dim(), " features a key)"));
-  }
+  absl::Status sums = CheckSums(shape, dims, (*map)->feature_dim());
+  if (!sums.ok()) return sums;
   return LinearLayer{shape, config, *std::move(map), dims};
 }
 

@@ -21,7 +21,7 @@ namespace attnd::engine {
 struct LinearLayer {
   LayerShape shape;
   LinearConfig config;
-  std::unique_ptr<const FeatureMap> map;
+  std::unique_ptr<const FeatureMap> map;  // null: the engine maps rows itself
   LinearDims dims;
 };
 
@@ -33,6 +33,9 @@ absl::StatusOr<LinearLayer> MakeLinearLayer(const LayerShape& shape, const Linea
 // Numbers of S and Z of a layer. Sealing a block is one piece of work: at this size about 10 ms,
 // at the sizes of language models (64 heads of 128) about 1.
 inline constexpr std::int64_t kMaxSums = 1 << 23;
+
+// InvalidArgument where a layer whose keys have `features` features would have more.
+absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features);
 
 // Token rows whose keys are to be mapped: the first stands at `position`. Borrowed.
 struct KeyRows {

@@ -20,10 +20,14 @@ std::int64_t TileRows(const LinearDims& dims, std::int64_t other_flops) {
   return rows;
 }
 
+std::int64_t MapFlops(const LinearLayer& layer) {
+  return layer.map == nullptr ? 0 : 2 * layer.map->operations();
+}
+
 }  // namespace
 
 QueryTiles::QueryTiles(const LinearLayer& layer, std::int64_t row_flops)
-    : layer_(layer), tile_rows_(TileRows(layer.dims, row_flops + 2 * layer.map->operations())) {}
+    : layer_(layer), tile_rows_(TileRows(layer.dims, row_flops + MapFlops(layer))) {}
 
 void QueryTiles::Reset(const QueryGroup& group) {
   group_ = group;

@@ -1,4 +1,5 @@
-// exp for f32 vectors, for arguments that are not positive. Compiled once per instruction set.
+// exp for f32 vectors, for arguments whose exp is far from overflow. Compiled once per instruction
+// set.
 #if defined(ATTND_ENGINE_SIMD_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_ENGINE_SIMD_EXP_INL_H_
 #undef ATTND_ENGINE_SIMD_EXP_INL_H_
@@ -12,14 +13,14 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::engine::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x) for x <= 0, exactly 1 at 0, 0 below -87.33654 (the smallest normal result), NaN for NaN.
-// For x > 0 the result is meaningless, but no trap or slow path is taken.
+// exp(x) for x <= 87, exactly 1 at 0, 0 below -87.33654 (the smallest normal result), NaN for NaN.
+// For x > 87 the result is meaningless, but no trap or slow path is taken.
 //
 // Cody & Waite: x = n ln 2 + t with |t| <= ln 2 / 2, exp(x) = 2^n exp(t). Adding kMagic rounds x /
 // ln 2 to an integer in the low bits of the sum, with the exponent's bias already added, so that
 // one shift makes 2^n. exp(t) is a minimax polynomial.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ExpNonPositive(D d, V x) {
+HWY_INLINE V ExpUpTo87(D d, V x) {
   const hn::RebindToUnsigned<D> du;
   const V magic = hn::Set(d, 0x1.8000FEp23F);
   const V rounded = hn::MulAdd(x, hn::Set(d, 0x1.715476p+0F), magic);

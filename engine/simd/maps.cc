@@ -43,14 +43,14 @@ HWY_INLINE void Map(const float* x, float* y, std::int64_t n, const Function& f)
 
 void ExpImpl(const float* x, float* y, std::int64_t n) {
   const F32 d;
-  Map(x, y, n, [d](VF32 v) HWY_ATTR { return ExpNonPositive(d, v); });
+  Map(x, y, n, [d](VF32 v) HWY_ATTR { return ExpUpTo87(d, v); });
 }
 
 void EluPlusOneImpl(const float* x, float* y, std::int64_t n) {
   const F32 d;
   Map(x, y, n, [d](VF32 v) HWY_ATTR {
     const VF32 zero = hn::Zero(d);
-    return hn::IfThenElse(hn::Gt(v, zero), hn::Add(v, hn::Set(d, 1.0F)), ExpNonPositive(d, v));
+    return hn::IfThenElse(hn::Gt(v, zero), hn::Add(v, hn::Set(d, 1.0F)), ExpUpTo87(d, v));
   });
 }
 
@@ -77,7 +77,7 @@ void ExpShiftedImpl(const float* x, float shift, float rest, float* y, std::int6
   Map(x, y, n, [d, shifts, rests](VF32 v) HWY_ATTR {
     const VF32 shifted = hn::Add(hn::Sub(v, shifts), rests);
     // A select and not Min, which may lose a NaN.
-    return ExpNonPositive(d, hn::IfThenZeroElse(hn::Gt(shifted, hn::Zero(d)), shifted));
+    return ExpUpTo87(d, hn::IfThenZeroElse(hn::Gt(shifted, hn::Zero(d)), shifted));
   });
 }
 
@@ -138,7 +138,7 @@ HWY_INLINE void Map2(const float* x1, const float* x2, float* y, std::int64_t n,
 void ScaleByExpImpl(const float* x, const float* log_factor, float* y, std::int64_t n) {
   const F32 d;
   Map2(x, log_factor, y, n,
-       [d](VF32 v, VF32 log) HWY_ATTR { return hn::Mul(v, ExpNonPositive(d, log)); });
+       [d](VF32 v, VF32 log) HWY_ATTR { return hn::Mul(v, ExpUpTo87(d, log)); });
 }
 
 void AddRowImpl(const float* x, float* sum, std::int64_t n) {

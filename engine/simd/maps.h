@@ -9,9 +9,8 @@
 
 namespace attnd::engine {
 
-// y = exp(x) for x <= 0, as online softmax needs it: at most 2 ulp from the true value for x >=
-// -87.33; 0 below; exactly 1 at 0. NaN gives NaN, x > 0 a meaningless number. The bits are part of
-// exact attention's answers.
+// y = exp(x) for x <= 87: at most 2 ulp from the true value for x >= -87.33; 0 below; exactly 1 at
+// 0. NaN gives NaN, x > 87 a meaningless number. The bits are part of exact attention's answers.
 void Exp(const float* x, float* y, std::int64_t n);
 
 // y = x + 1 for x > 0, exp(x) otherwise: elu(x) + 1 of Katharopoulos et al. 2020 (arXiv:2006.16236,

@@ -88,7 +88,7 @@ HWY_INLINE float RowWeights(float* scores, std::uint64_t valid, float max) {
   if (valid == kAllValid) {
     for (std::int64_t v = 0; v < kVectors; ++v) {
       const VF32 s = hn::LoadU(d, scores + v * kLanes);
-      const VF32 p = ExpNonPositive(d, hn::Sub(s, shift));
+      const VF32 p = ExpUpTo87(d, hn::Sub(s, shift));
       sum[v % kSums] = hn::MulAdd(s, zero, hn::Add(sum[v % kSums], p));
       hn::StoreU(p, d, scores + v * kLanes);
     }
@@ -96,7 +96,7 @@ HWY_INLINE float RowWeights(float* scores, std::uint64_t valid, float max) {
     const LaneMask mask(valid);
     for (std::int64_t v = 0; v < kVectors; ++v) {
       const VF32 s = hn::IfThenElseZero(mask.At(v), hn::LoadU(d, scores + v * kLanes));
-      const VF32 p = hn::IfThenElseZero(mask.At(v), ExpNonPositive(d, hn::Sub(s, shift)));
+      const VF32 p = hn::IfThenElseZero(mask.At(v), ExpUpTo87(d, hn::Sub(s, shift)));
       sum[v % kSums] = hn::MulAdd(s, zero, hn::Add(sum[v % kSums], p));
       hn::StoreU(p, d, scores + v * kLanes);
     }
@@ -125,7 +125,7 @@ HWY_INLINE void Group(float* scores, std::int64_t rows, const std::uint64_t* val
     // Without a finite maximum there is nothing to shift by; -inf - -inf would be NaN.
     const VF32 safe = hn::IfThenZeroElse(hn::Eq(after, hn::Neg(hn::Inf(d))), after);
     hn::Store(safe, d, shift + r);
-    const VF32 rescale = ExpNonPositive(d, hn::Sub(before, safe));
+    const VF32 rescale = ExpUpTo87(d, hn::Sub(before, safe));
     hn::Store(hn::IfThenElse(hn::Eq(before, after), hn::Set(d, 1.0F), rescale), d, factor + r);
   }
   for (std::int64_t r = 0; r < rows; ++r) {

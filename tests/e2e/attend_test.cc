@@ -254,6 +254,51 @@ TEST_F(Attend, AMapThatLooksAtPositionsNeedsThemAndAnswersAsStepDoes) {
   EXPECT_NE(appends.Attend(request)->answer().outputs().data(), one);
 }
 
+TEST_F(Attend, EfficientAttentionAgreesWithItsDefinitionForKeysOfAnySize) {
+  v1::LayerGroup group = LinearGroup(kShape, v1::EFFICIENT);
+  group.set_scale(0.5F);
+  const oracle::Queries queries = {queries_.data(), oracle::AllVisible(20, 300)};
+  for (const float factor : {1.0F, 30.0F, 1e30F}) {
+    Tokens tokens = tokens_;
+    tokens.mask.assign(300, 1);
+    for (std::size_t i = 0; i < 300; i += 7) tokens.mask[i] = 0;
+    for (float& key : tokens.keys) key *= factor;
+    const TestSession session(server_.stub(), "s" + std::to_string(factor), ConfigOf({group}));
+    ASSERT_TRUE(Succeeded(session.Append(tokens, 0, 300).status));
+    v1::AnswerOptions options;
+    options.set_flags(true);
+    const Reply<v1::AttendResponse> reply =
+        session.Attend(session.AttendOf(kShape, queries_, 0, 20, options));
+    ASSERT_TRUE(Succeeded(reply.status));
+    EXPECT_LT(RelativeError(Floats(reply->answer().outputs()),
+                            oracle::Efficient(ContextOf(tokens, 0.5), queries).outputs),
+              4e-6)
+        << factor;
+    EXPECT_EQ(reply->answer().flags(), std::string(120, char{v1::QUERY_FLAG_OK}));
+  }
+}
+
+TEST_F(Attend, EfficientAttentionHasNeitherDenominatorsNorPartials) {
+  const TestSession session(server_.stub(), "s", ConfigOf({LinearGroup(kShape, v1::EFFICIENT)}));
+  ASSERT_TRUE(Succeeded(session.Append(tokens_, 0, 10).status));
+  v1::AnswerOptions denominators;
+  denominators.set_denominators(true);
+  EXPECT_TRUE(
+      FailedWith(session.Attend(session.AttendOf(kShape, queries_, 0, 2, denominators)).status,
+                 StatusCode::INVALID_ARGUMENT, v1::UNSUPPORTED));
+  v1::AnswerOptions partials;
+  partials.set_partials(true);
+  EXPECT_TRUE(FailedWith(session.Attend(session.AttendOf(kShape, queries_, 0, 2, partials)).status,
+                         StatusCode::INVALID_ARGUMENT, v1::NOT_MERGEABLE));
+  EXPECT_TRUE(FailedWith(session.Step(session.StepOf(tokens_, queries_, 10, 2, partials)).status,
+                         StatusCode::INVALID_ARGUMENT, v1::NOT_MERGEABLE));
+  EXPECT_EQ(session.Get()->position(), 10);
+  const v1::EngineFacts facts = session.Get()->engine_facts(0);
+  EXPECT_EQ(facts.engine(), "linear");
+  EXPECT_EQ(facts.feature_dim(), kShape.key_dim);
+  EXPECT_EQ(facts.bytes_per_token(), 0);
+}
+
 TEST_F(Attend, GuardsAndFlagsSayWhatBecameOfADenominator) {
   // One key feature of 1 and queries that are orthogonal, tiny, or too large.
   const Shape shape = {.key_dim = 2, .value_dim = 1};

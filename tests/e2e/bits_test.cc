@@ -20,6 +20,7 @@ struct Case {
   const char* name;
   v1::LayerGroup group;
   Shape shape;
+  float key_factor = 1.0F;
 };
 
 std::vector<Case> Cases() {
@@ -44,6 +45,9 @@ std::vector<Case> Cases() {
       {"delta", GatedGroup(narrow, v1::UpdateRule::NONE, true), narrow},
       {"rwkv6", GatedGroup(narrow, v1::UpdateRule::PER_FEATURE), narrow},
       {"retnet", GatedGroup(narrow, v1::UpdateRule::CONSTANT), narrow},
+      {"efficient", LinearGroup(grouped, v1::EFFICIENT), grouped},
+      // Keys whose exponentials differ by far more than f32 holds.
+      {"efficient_far", LinearGroup(grouped, v1::EFFICIENT), grouped, 40.0F},
   };
   cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
   cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
@@ -80,6 +84,7 @@ class Bits : public ::testing::TestWithParam<Case> {
   const Shape shape_ = GetParam().shape;
   Tokens tokens_ = [this] {
     Tokens tokens = RandomTokens(shape_, kTokens, 5);
+    for (float& number : tokens.keys) number *= GetParam().key_factor;
     tokens.mask.assign(kTokens, 1);
     for (std::size_t i = 4; i < kTokens; i += 9) tokens.mask[i] = 0;
     if (GetParam().group.linear().has_update()) AddGates(GetParam().group, 6, tokens);

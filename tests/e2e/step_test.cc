@@ -53,6 +53,19 @@ TEST_F(Step, EachQuerySeesTheTokensUpToItsOwn) {
             2e-6);
 }
 
+TEST_F(Step, EfficientAttentionReadsTheSoftmaxOverThePrefix) {
+  Tokens tokens = tokens_;
+  // A token that takes over every column it comes after.
+  for (std::size_t i = 0; i < 16; ++i) tokens.keys[std::size_t{150} * 16 + i] += 100.0F;
+  const oracle::Queries queries = {queries_.data(), oracle::CausallyVisible(300, 1)};
+  const TestSession session(server_.stub(), "s", ConfigOf({LinearGroup(kShape, v1::EFFICIENT)}));
+  const Reply<v1::StepResponse> reply = session.Step(session.StepOf(tokens, queries_, 0, 300));
+  ASSERT_TRUE(Succeeded(reply.status));
+  EXPECT_LT(RelativeError(Floats(reply->answer().outputs()),
+                          oracle::Efficient(ContextOf(tokens, 1), queries).outputs),
+            2e-6);
+}
+
 // The digest of a message once left its position out: the retry of the first of two equal Steps was
 // answered with the second one's outputs.
 TEST_F(Step, TheRetryOfAnEarlierEqualStepDoesNotGetTheLaterAnswer) {

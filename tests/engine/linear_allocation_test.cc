@@ -1,6 +1,8 @@
 // The steady state of an Attend and of sealing does not touch the allocator.
 #include <cstdint>
 #include <new>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -17,10 +19,19 @@ TEST(LinearAllocation, CounterCounts) {
   EXPECT_EQ(AllocationsOfThisThread(), before + 1);
 }
 
-TEST(LinearAllocation, WarmedUpPlanDoesNotAllocate) {
+struct PlanCase {
+  std::string map;
+  float keys = 1.0F;  // factor on them
+};
+void PrintTo(const PlanCase& c, std::ostream* os) { *os << c.map << " " << c.keys; }
+
+class LinearPlanAllocation : public testing::TestWithParam<PlanCase> {};
+
+TEST_P(LinearPlanAllocation, WarmedUpPlanDoesNotAllocate) {
   const LayerShape shape = {2, 6, 48, 40, 1.0F};
-  const Stream stream = MakeStream(shape, 150, 61);
-  const auto engine = MakeLinear(shape, Config("elu_plus_one"));
+  Stream stream = MakeStream(shape, 150, 61);
+  ScaleKeys(GetParam().keys, &stream);
+  const auto engine = MakeLinear(shape, Config(GetParam().map));
   const Snapshot snapshot = At(*engine, stream, 150);
   const std::vector<float> rows = NormalNumbers(500 * shape.query_row(), 62);
   std::vector<float> outputs(static_cast<std::size_t>(500 * shape.output_row()));
@@ -49,6 +60,10 @@ TEST(LinearAllocation, WarmedUpPlanDoesNotAllocate) {
   attend(37);
   EXPECT_EQ(AllocationsOfThisThread(), before);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, LinearPlanAllocation,
+                         testing::Values(PlanCase{"elu_plus_one"}, PlanCase{"efficient"},
+                                         PlanCase{"efficient", 50.0F}));
 
 TEST(LinearAllocation, WarmedUpSealAndCheckDoNotAllocate) {
   const LayerShape shape = {2, 2, 20, 20, 1.0F};

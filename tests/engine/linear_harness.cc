@@ -5,7 +5,6 @@
 #include <random>
 #include <utility>
 
-#include "engine/linear/linear_engine.h"
 #include "gtest/gtest.h"
 #include "tests/engine/harness_common.h"
 
@@ -32,14 +31,18 @@ void PoisonRows(const Engine& engine, std::int64_t from, Tail* tail) {
             kNan);
   std::fill(tail->values.data() + from * shape.value_row(),
             tail->values.data() + tail->values.size(), kNan);
-  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
-    float* features = tail->features.data() + head * kBlockTokens * engine.feature_dim();
-    std::fill(features + from * engine.feature_dim(),
-              features + kBlockTokens * engine.feature_dim(), kNan);
-    if (!engine.scaled_features()) continue;
-    std::int32_t* exponents = tail->exponents.data() + head * kBlockTokens;
-    std::fill(exponents + from, exponents + kBlockTokens, 100'000);
-  }
+  const TailLayout layout = engine.tail_layout();
+  const auto poison = [&](auto& numbers, std::int64_t heads, std::int64_t row, auto bad) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      auto* first = numbers.data() + head * kBlockTokens * row;
+      std::fill(first + from * row, first + kBlockTokens * row, bad);
+    }
+  };
+  poison(tail->log_decays, 1, layout.log_decays, kNan);
+  poison(tail->rates, 1, layout.rates, kNan);
+  poison(tail->features, shape.kv_heads, layout.features, kNan);
+  poison(tail->exponents, shape.kv_heads, layout.exponents, 100'000);
+  poison(tail->updates, shape.kv_heads, layout.updates, kNan);
 }
 
 Answers Run(const Engine& engine, const QueryGroup& group) {
@@ -109,6 +112,10 @@ Stream MakeStream(const LayerShape& shape, std::int64_t tokens, std::uint32_t se
   return stream;
 }
 
+void ScaleKeys(float factor, Stream* stream) {
+  for (float& number : stream->keys) number *= factor;
+}
+
 LinearConfig Config(const std::string& map, float epsilon) {
   LinearConfig config;
   config.feature_map.name = map;
@@ -118,7 +125,7 @@ LinearConfig Config(const std::string& map, float epsilon) {
 }
 
 std::unique_ptr<const Engine> MakeLinear(const LayerShape& shape, const LinearConfig& config) {
-  absl::StatusOr<std::unique_ptr<const Engine>> engine = MakeLinearEngine(shape, config);
+  absl::StatusOr<std::unique_ptr<const Engine>> engine = MakeEngine({shape, config});
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }

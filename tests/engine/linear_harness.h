@@ -33,6 +33,9 @@ struct Stream {
 
 Stream MakeStream(const LayerShape& shape, std::int64_t tokens, std::uint32_t seed);
 
+// All keys times `factor`.
+void ScaleKeys(float factor, Stream* stream);
+
 LinearConfig Config(const std::string& map, float epsilon = 0.0F);
 std::unique_ptr<const Engine> MakeLinear(const LayerShape& shape, const LinearConfig& config);
 oracle::FeatureMap OracleMap(const std::string& name);

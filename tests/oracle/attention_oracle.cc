@@ -171,4 +171,47 @@ Answers Linear(const Context& c, const Queries& q, FeatureMap map, double epsilo
   return BySimilarity(c, q, similarity, normalized);
 }
 
+Answers Efficient(const Context& c, const Queries& q) {
+  Answers a = EmptyAnswers(c, q);
+  const auto d = static_cast<std::size_t>(c.key_dim);
+  for (std::size_t i = 0; i < q.visible.size(); ++i) {
+    for (std::int64_t h = 0; h < c.query_heads; ++h) {
+      const std::size_t r =
+          i * static_cast<std::size_t>(c.query_heads) + static_cast<std::size_t>(h);
+      const float* row = QueryRow(c, q, static_cast<std::int64_t>(i), h);
+      std::vector<double> query(d);
+      for (std::size_t j = 0; j < d; ++j) query[j] = c.scale * static_cast<double>(row[j]);
+      const double query_max = *std::max_element(query.begin(), query.end());
+      double query_sum = 0;
+      for (double& x : query) query_sum += x = std::exp(x - query_max);
+
+      std::vector<double> key_max(d, -std::numeric_limits<double>::infinity());
+      ForVisibleTokens(c, q.visible[i], h, [&](std::int64_t, const float* key, const float*) {
+        for (std::size_t j = 0; j < d; ++j) {
+          key_max[j] = std::max(key_max[j], static_cast<double>(key[j]));
+        }
+        a.empty[r] = 0;
+      });
+      std::vector<double> key_sum(d, 0.0);
+      ForVisibleTokens(c, q.visible[i], h, [&](std::int64_t, const float* key, const float*) {
+        for (std::size_t j = 0; j < d; ++j) {
+          key_sum[j] += std::exp(static_cast<double>(key[j]) - key_max[j]);
+        }
+      });
+      double* out = a.outputs.data() + r * static_cast<std::size_t>(c.value_dim);
+      ForVisibleTokens(c, q.visible[i], h, [&](std::int64_t, const float* key, const float* value) {
+        double weight = 0;
+        for (std::size_t j = 0; j < d; ++j) {
+          weight += query[j] / query_sum * std::exp(static_cast<double>(key[j]) - key_max[j]) /
+                    key_sum[j];
+        }
+        for (std::int64_t j = 0; j < c.value_dim; ++j) {
+          out[j] += weight * static_cast<double>(value[j]);
+        }
+      });
+    }
+  }
+  return a;
+}
+
 }  // namespace attnd::oracle

@@ -77,6 +77,11 @@ enum class FeatureMap {
 Answers Linear(const Context& context, const Queries& queries, FeatureMap map, double epsilon,
                bool normalized);
 
+// Efficient Attention (Shen et al. 2021): the scaled query row's softmax over its components, times
+// for each component the softmax of the keys' over the visible unmasked tokens, times v. Fills
+// outputs and empty.
+Answers Efficient(const Context& context, const Queries& queries);
+
 }  // namespace attnd::oracle
 
 #endif  // ATTND_ORACLE_ATTENTION_ORACLE_H_

@@ -21,7 +21,7 @@ namespace {
 // Of shapes and tags; AnswerBytes() may be this much above what is sent.
 constexpr std::int64_t kSlack = 512;
 
-LayerGroup Group(EngineKind kind) {
+LayerGroup Group(EngineKind kind, v1::FeatureMapKind map = v1::ELU_PLUS_ONE) {
   v1::SessionConfig config;
   v1::LayerGroup& group = *config.add_layer_groups();
   group.set_kv_heads(2);
@@ -31,7 +31,7 @@ LayerGroup Group(EngineKind kind) {
   if (kind == EngineKind::kExact) {
     group.mutable_exact();
   } else {
-    group.mutable_linear()->mutable_feature_map()->set_kind(v1::ELU_PLUS_ONE);
+    group.mutable_linear()->mutable_feature_map()->set_kind(map);
   }
   auto plan = PlanSession(config, Options());
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -142,6 +142,25 @@ TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {
   EXPECT_EQ(refusal(EngineKind::kExact,
                     [](v1::AnswerOptions& o) { o.set_output_dtype(static_cast<v1::DataType>(9)); }),
             "BAD_TENSOR: options.output_dtype is 9; it must be F32, F16 or BF16");
+}
+
+TEST(PlanAnswer, EfficientAttentionHasNoDenominatorsAndNothingToMerge) {
+  const LayerGroup group = Group(EngineKind::kLinear, v1::EFFICIENT);
+  v1::AnswerOptions options;
+  options.set_flags(true);
+  EXPECT_TRUE(PlanAnswer(options, group).ok());
+  options.set_partials(true);
+  absl::Status status = PlanAnswer(options, group).status();
+  EXPECT_EQ(ReasonOf(status), v1::NOT_MERGEABLE);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "options.partials is set; the layer's answers over parts of a context do not add up to "
+            "the answer over the whole");
+  options.set_denominators(true);
+  status = PlanAnswer(options, group).status();
+  EXPECT_EQ(ReasonOf(status), v1::UNSUPPORTED);
+  EXPECT_EQ(status.message(),
+            "options.denominators is set; the layer's queries have none of their own");
 }
 
 // Every tensor of an answer with its shape.

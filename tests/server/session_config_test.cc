@@ -87,6 +87,18 @@ TEST(SessionConfig, FieldsOutOfRangeAreRefusedByName) {
        v1::INVALID_FIELD, "layer_groups[0]"},
       {Linear(),
        [&](Config& c) {
+         group(c)->mutable_linear()->mutable_feature_map()->set_kind(v1::EFFICIENT);
+         group(c)->mutable_linear()->set_normalization(v1::UNNORMALIZED);
+       },
+       v1::INVALID_FIELD, "normalization"},
+      {Linear(),
+       [&](Config& c) {
+         group(c)->mutable_linear()->mutable_feature_map()->set_kind(v1::EFFICIENT);
+         group(c)->mutable_linear()->mutable_guard()->set_policy(v1::DenominatorGuard::CLAMP);
+       },
+       v1::INVALID_FIELD, "guard"},
+      {Linear(),
+       [&](Config& c) {
          group(c)->mutable_linear()->set_normalization(static_cast<v1::Normalization>(9));
        },
        v1::INVALID_FIELD, "normalization"},

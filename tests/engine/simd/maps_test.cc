@@ -44,6 +44,18 @@ void ExpectWithinTwoUlpOfExp(Loop loop) {
 
 TEST(Exp, IsWithinTwoUlpDownTo87) { ExpectWithinTwoUlpOfExp(Exp); }
 
+TEST(Exp, IsWithinTwoUlpUpTo87) {
+  std::vector<float> x;
+  for (std::uint32_t bits = 0x30800000U; bits <= std::bit_cast<std::uint32_t>(87.0F); bits += 997) {
+    x.push_back(std::bit_cast<float>(bits));
+  }
+  std::vector<float> y(x.size());
+  Exp(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_LE(UlpError(y[i], std::exp(static_cast<double>(x[i]))), 2.0) << x[i];
+  }
+}
+
 TEST(Exp, KeepsTheEdges) {
   const std::vector<float> x = {0.0F, -0.0F, -1e-30F, -87.4F, -1e30F, -kInf, kNan};
   const std::vector<float> expected = {1.0F, 1.0F, 1.0F, 0.0F, 0.0F, 0.0F};

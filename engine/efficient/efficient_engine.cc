@@ -1,0 +1,136 @@
+#include "engine/efficient/efficient_engine.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/aligned_buffer.h"
+#include "engine/efficient/column_fold.h"
+#include "engine/efficient/efficient_plan.h"
+#include "engine/efficient/efficient_state.h"
+#include "engine/efficient/key_columns.h"
+#include "engine/linear/fold.h"
+#include "engine/simd/maps.h"
+
+namespace attnd::engine {
+namespace {
+
+EfficientState& AsEfficient(SealedState& state) { return static_cast<EfficientState&>(state); }
+const EfficientState& AsEfficient(const SealedState& state) {
+  return static_cast<const EfficientState&>(state);
+}
+
+}  // namespace
+
+void EfficientEngine::EncodeTail(const SealedState& /*sealed*/, const TailRows& rows, Tail& tail,
+                                 Scratch& /*scratch*/) const {
+  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+    const std::int64_t first = (head * kBlockTokens + rows.first) * layer_.dims.features;
+    EncodeKeyRows(layer_,
+                  {tail.keys.data() + rows.first * layer_.shape.key_row(), rows.count,
+                   rows.block + rows.first, rows.valid >> rows.first},
+                  head, tail.features.data() + first, tail.exponents.data() + first);
+  }
+}
+
+std::shared_ptr<SealedState> EfficientEngine::NewState() const {
+  return std::make_shared<EfficientState>(layer_.shape.kv_heads, layer_.dims);
+}
+
+std::shared_ptr<SealedState> EfficientEngine::Clone(const SealedState& state) const {
+  return std::make_shared<EfficientState>(AsEfficient(state));
+}
+
+absl::Status EfficientEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
+                                   std::span<const Block> blocks, Scratch& scratch) const {
+  EfficientState& sealed = AsEfficient(state);
+  const LayerShape& shape = layer_.shape;
+  const LinearDims& dims = layer_.dims;
+  if (!sealed.has_sums()) sealed.AllocateSums();
+  const Scratch::Frame frame(scratch);
+  float* mantissas = scratch.Take(kBlockTokens * dims.features);
+  AlignedBuffer<std::int32_t> steps;
+  // Head by head, so that one head's totals stay in the cache over all blocks.
+  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const Block& block = blocks[b];
+      const std::int64_t first = sealed_tokens + static_cast<std::int64_t>(b) * kBlockTokens;
+      EncodedRows rows = {nullptr, nullptr, kBlockTokens, block.valid, dims.features};
+      if (block.encoded != nullptr) {
+        const std::int64_t row = head * kBlockTokens * dims.features;
+        rows.mantissas = block.encoded->features.data() + row;
+        rows.steps = block.encoded->exponents.data() + row;
+      } else {
+        if (steps.size() == 0) {
+          steps = AlignedBuffer<std::int32_t>::Uninitialized(kBlockTokens * dims.features);
+        }
+        EncodeKeyRows(layer_, {block.keys, kBlockTokens, first, block.valid}, head, mantissas,
+                      steps.data());
+        rows.mantissas = mantissas;
+        rows.steps = steps.data();
+      }
+      const ValueRows values = {block.values + head * shape.value_dim, shape.value_row()};
+      if (!FoldColumns(dims, rows, values, head, sealed, scratch)) {
+        return SumsOverflow(
+            absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
+      }
+    }
+    RoundSummary(dims, head, sealed.sums());
+  }
+  for (const Block& block : blocks) sealed.sums().AddUnmasked(std::popcount(block.valid));
+  return absl::OkStatus();
+}
+
+absl::Status EfficientEngine::CheckTail(const SealedState& state, const TailView& tail,
+                                        Scratch& scratch) const {
+  if (tail.rows == 0) return absl::OkStatus();
+  const LayerShape& shape = layer_.shape;
+  const std::int64_t columns = layer_.dims.features;
+  const float max_value = MaxAbs(tail.tail->values.data(), tail.rows * shape.value_row());
+  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+    const std::int64_t row = head * kBlockTokens * columns;
+    const EncodedRows rows = {tail.tail->features.data() + row, tail.tail->exponents.data() + row,
+                              tail.rows, tail.valid, columns};
+    const ValueRows values = {tail.tail->values.data() + head * shape.value_dim, shape.value_row()};
+    if (!CanFoldColumns(layer_.dims, rows, values, max_value, head, AsEfficient(state), scratch)) {
+      return SumsOverflow("the last tokens", head);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<AttendPlan> EfficientEngine::NewPlan() const {
+  return std::make_unique<EfficientPlan>(layer_);
+}
+
+std::int64_t EfficientEngine::fixed_bytes() const {
+  return EfficientState::Bytes(layer_.shape.kv_heads, layer_.dims) +
+         Tail::Bytes(layer_.shape, tail_layout());
+}
+
+absl::StatusOr<std::unique_ptr<const Engine>> MakeEfficientEngine(const LayerShape& shape,
+                                                                  const LinearConfig& config) {
+  absl::Status status = RejectParameters(config.feature_map, kNoParameter);
+  if (!status.ok()) return status;
+  if (!config.update.additive()) {
+    return absl::InvalidArgumentError(
+        "update is set; it must not be for efficient, whose sums only grow");
+  }
+  if (!config.normalized) {
+    return absl::InvalidArgumentError(
+        "normalization is UNNORMALIZED; it must be NORMALIZED for efficient, whose weights add up "
+        "to 1 by definition");
+  }
+  const LinearConfig defaults;
+  if (config.guard != defaults.guard || config.guard_epsilon != defaults.guard_epsilon) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("guard is not at its default (epsilon is ", config.guard_epsilon,
+                     "); it must be STRICT with 1e-6 for efficient, which has no denominator"));
+  }
+  const LinearDims dims(shape.key_dim, shape.value_dim);
+  absl::Status sums = CheckSums(shape, dims, shape.key_dim);
+  if (!sums.ok()) return sums;
+  return std::make_unique<const EfficientEngine>(LinearLayer{shape, config, nullptr, dims});
+}
+
+}  // namespace attnd::engine
