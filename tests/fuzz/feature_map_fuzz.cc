@@ -27,10 +27,11 @@ void MakeRight(v1::FeatureMapHeader& header, const std::string& payload) {
   header.set_query_heads(header.kv_heads() * Small(header.query_heads()));
   header.set_key_dim(Small(header.key_dim()));
   header.set_features(Small(header.features()));
-  header.set_payload_bytes(4 * (header.kv_heads() * header.features() *
-                                    (header.key_dim() + (header.key_bias() ? 1 : 0)) +
-                                header.query_heads() * header.features() *
-                                    (header.key_dim() + (header.query_bias() ? 1 : 0))));
+  const auto numbers = [&header](std::int64_t heads, bool bias) {
+    return heads * header.features() * (header.key_dim() + (bias ? 1 : 0));
+  };
+  header.set_payload_bytes(4 * (numbers(header.kv_heads(), header.key_bias()) +
+                                numbers(header.query_heads(), header.query_bias())));
   std::string encoded;
   for (const std::int32_t number :
        {1, static_cast<std::int32_t>(header.activation()), header.kv_heads(), header.query_heads(),

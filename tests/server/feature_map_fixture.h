@@ -66,8 +66,8 @@ inline TestMap MakeTestMap(v1::FeatureMapHeader::Activation activation, std::int
   map.header.set_query_bias(bias);
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0F, 0.3F);
-  map.numbers.resize(
-      static_cast<std::size_t>((kv_heads + query_heads) * features * (key_dim + (bias ? 1 : 0))));
+  const std::int64_t rows = std::int64_t{kv_heads + query_heads} * features;
+  map.numbers.resize(static_cast<std::size_t>(rows * (key_dim + (bias ? 1 : 0))));
   for (float& number : map.numbers) number = normal(random);
   map.Seal();
   return map;

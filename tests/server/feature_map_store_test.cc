@@ -78,16 +78,17 @@ TEST_F(FeatureMaps, AreStoredOnceHoweverTheyAreCut) {
 }
 
 TEST_F(FeatureMaps, UploadsHoldNoMoreMemoryThanHasArrived) {
-  TestMap map = MakeTestMap(v1::FeatureMapHeader::RELU, 8, 8, 64, 64, false, 2);
+  constexpr std::int64_t kHeadBytes = std::int64_t{64} * 64 * 4;
+  const TestMap map = MakeTestMap(v1::FeatureMapHeader::RELU, 8, 8, 64, 64, false, 2);
   options_.max_feature_map_bytes = 10 << 20;
   FeatureMapUpload upload(store_, options_);
   ASSERT_TRUE(upload.Take(map.Header()).ok());
   const std::int64_t header = store_.usage().bytes;
   EXPECT_LT(header, 4096);
   ASSERT_TRUE(upload.Take(map.Chunk(0, 7)).ok());
-  EXPECT_EQ(store_.usage().bytes, header + 64 * 64 * 4);
-  ASSERT_TRUE(upload.Take(map.Chunk(7, 2 * 64 * 64 * 4)).ok());
-  EXPECT_EQ(store_.usage().bytes, header + 3 * 64 * 64 * 4);
+  EXPECT_EQ(store_.usage().bytes, header + kHeadBytes);
+  ASSERT_TRUE(upload.Take(map.Chunk(7, std::size_t{2} * kHeadBytes)).ok());
+  EXPECT_EQ(store_.usage().bytes, header + 3 * kHeadBytes);
 }
 
 TEST_F(FeatureMaps, AbandonedUploadsGiveTheirMemoryBack) {
