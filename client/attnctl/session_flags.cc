@@ -43,7 +43,9 @@ bool Unnormalized(const SessionFlags& flags) {
 
 std::vector<std::string> FeatureMapNames() {
   std::vector<std::string> names;
-  for (int kind = 1; v1::FeatureMapKind_IsValid(kind); ++kind) {
+  // The numbers of kinds may have gaps.
+  for (int kind = 1; kind <= v1::FeatureMapKind_MAX; ++kind) {
+    if (!v1::FeatureMapKind_IsValid(kind)) continue;
     names.push_back(
         absl::AsciiStrToLower(v1::FeatureMapKind_Name(static_cast<v1::FeatureMapKind>(kind))));
   }

@@ -122,10 +122,15 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeEfficientEngine(const LayerSha
         "to 1 by definition");
   }
   const LinearConfig defaults;
-  if (config.guard != defaults.guard || config.guard_epsilon != defaults.guard_epsilon) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("guard is not at its default (epsilon is ", config.guard_epsilon,
-                     "); it must be STRICT with 1e-6 for efficient, which has no denominator"));
+  if (config.guard != defaults.guard) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "guard.policy is ", config.guard == GuardPolicy::kClamp ? "CLAMP" : "ADD_EPSILON",
+        "; it must be STRICT for efficient, which has no denominator"));
+  }
+  if (config.guard_epsilon != defaults.guard_epsilon) {
+    return absl::InvalidArgumentError(absl::StrCat("guard.epsilon is ", config.guard_epsilon,
+                                                   "; it must be ", defaults.guard_epsilon,
+                                                   " for efficient, which has no denominator"));
   }
   const LinearDims dims(shape.key_dim, shape.value_dim);
   absl::Status sums = CheckSums(shape, dims, shape.key_dim);

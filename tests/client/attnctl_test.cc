@@ -335,6 +335,13 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   EXPECT_EQ(ConfigOf(flags)->layer_groups(0).exact().storage(), v1::BF16);
 }
 
+// Names once ended at the first number that no kind has.
+TEST(AttnctlFlags, EveryFeatureMapIsOffered) {
+  EXPECT_EQ(static_cast<int>(FeatureMapNames().size()),
+            v1::FeatureMapKind_descriptor()->value_count() - 1);
+  EXPECT_EQ(FeatureMapNames().back(), "efficient");
+}
+
 TEST(AttnctlText, Bytes) {
   EXPECT_EQ(Bytes(0), "0 B");
   EXPECT_EQ(Bytes(1023), "1023 B");

@@ -93,10 +93,10 @@ TEST(EfficientConfig, WhatHasNoMeaningIsRefused) {
   EXPECT_THAT(Refusal(bad), HasSubstr("normalization is UNNORMALIZED; it must be NORMALIZED"));
   bad = config;
   bad.guard = GuardPolicy::kClamp;
-  EXPECT_THAT(Refusal(bad), HasSubstr("guard is not at its default"));
+  EXPECT_THAT(Refusal(bad), HasSubstr("guard.policy is CLAMP; it must be STRICT"));
   bad = config;
   bad.guard_epsilon = 1e-3F;
-  EXPECT_THAT(Refusal(bad), HasSubstr("epsilon is 0.001"));
+  EXPECT_THAT(Refusal(bad), HasSubstr("guard.epsilon is 0.001; it must be 1e-06"));
   bad = config;
   bad.update.delta = true;
   EXPECT_THAT(Refusal(bad), HasSubstr("update is set"));
