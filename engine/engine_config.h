@@ -28,13 +28,13 @@ class MapWeights;  // engine/linear/map_weights.h
 struct FeatureMapConfig {
   // A name of the registry in engine/linear/feature_map.h, or "efficient" (engine/efficient/).
   std::string name = "elu_plus_one";
-  float epsilon = 0.0F;           // relu: added to every feature
-  std::int64_t nu = 0;            // dpfp: how many rolls
-  std::int64_t horizon = 0;       // cosformer: M, the distance at which weights reach 0
-  std::int64_t features = 0;      // random features: how many projections; 0: a default
-  std::uint64_t seed = 0;         // random features: of the projections
-  float sharpness = 0.0F;         // favor_sharp: A, below 1/8
-  std::vector<float> key_scales;  // favor_sharp: psi, one per component; empty: ones
+  float epsilon = 0.0F;                       // relu: added to every feature
+  std::int64_t nu = 0;                        // dpfp: how many rolls
+  std::int64_t horizon = 0;                   // cosformer: M, the distance at which weights reach 0
+  std::int64_t features = 0;                  // random features: how many projections; 0: a default
+  std::uint64_t seed = 0;                     // random features: of the projections
+  float sharpness = 0.0F;                     // favor_sharp: A, below 1/8
+  std::vector<float> key_scales;              // favor_sharp: psi, one per component; empty: ones
   std::shared_ptr<const MapWeights> weights;  // learned: required
 };
 

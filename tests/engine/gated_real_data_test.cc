@@ -35,11 +35,11 @@ TEST(GatedRealData, Rwkv5IsReproducedTo1e5) {
     double largest = 0;
     for (std::int64_t done = 0; done < stream.tokens; done += kBlockTokens) {
       state = Append(*engine, stream, state, done + kBlockTokens);
-      const float* queries =
-          set->tensors.layers[layer].queries.data() + done * c.shape.query_row();
+      const float* queries = set->tensors.layers[layer].queries.data() + done * c.shape.query_row();
       const float* truth = network.outputs.data() + done * c.shape.output_row();
       for (const float output : Step(*engine, *state, queries, kBlockTokens).outputs) {
-        worst = std::max(worst, std::abs(static_cast<double>(output) - static_cast<double>(*truth)));
+        worst =
+            std::max(worst, std::abs(static_cast<double>(output) - static_cast<double>(*truth)));
         largest = std::max(largest, std::abs(static_cast<double>(*truth++)));
       }
     }
