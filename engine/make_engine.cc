@@ -10,6 +10,7 @@
 #include "engine/engine_config.h"
 #include "engine/exact/exact_engine.h"
 #include "engine/linear/linear_engine.h"
+#include "engine/linear/window_engine.h"
 
 namespace attnd::engine {
 namespace {
@@ -54,14 +55,34 @@ absl::Status CheckShape(const LayerShape& shape) {
   return status;
 }
 
+// What a sliding window may be for the engine of this kind.
+absl::Status CheckWindow(const EngineConfig& config) {
+  const std::int64_t window = config.window_tokens;
+  if (window < 0 || window > kMaxWindowTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window_tokens is ", window, "; it must be 0 (no window) to ", kMaxWindowTokens));
+  }
+  if (std::holds_alternative<LinearConfig>(config.kind) && window % kBlockTokens != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window_tokens is ", window, "; it must be a multiple of ", kBlockTokens,
+                     " for a linear engine, whose window moves by whole blocks"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& config) {
   if (absl::Status status = CheckShape(config.shape); !status.ok()) return status;
+  if (absl::Status status = CheckWindow(config); !status.ok()) return status;
   if (const auto* exact = std::get_if<ExactConfig>(&config.kind)) {
-    return MakeExactEngine(config.shape, *exact);
+    return MakeExactEngine(config.shape, *exact, config.window_tokens);
   }
-  return MakeLinearEngine(config.shape, std::get<LinearConfig>(config.kind));
+  const auto& linear = std::get<LinearConfig>(config.kind);
+  if (config.window_tokens > 0) {
+    return MakeWindowEngine(config.shape, linear, config.window_tokens);
+  }
+  return MakeLinearEngine(config.shape, linear);
 }
 
 }  // namespace attnd::engine
