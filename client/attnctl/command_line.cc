@@ -86,6 +86,8 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
   sub->add_option("--value-dim", flags->value_dim, "size of a value; 0: as a key");
   sub->add_option("--scale", flags->scale,
                   "factor on queries; default 1/sqrt(key-dim) for exact, 1 for linear");
+  sub->add_option("--window", flags->window,
+                  "newest tokens that a query sees; linear: a multiple of 64; 0: all");
   sub->add_option("--ttl", flags->time_to_live, "idle time after which it expires, such as 24h");
   sub->add_option("--label", flags->labels, "KEY=VALUE; may be repeated")->allow_extra_args(false);
 }

@@ -1,5 +1,5 @@
-// The sealed state of linear attention over a sliding window: the sums of its newest blocks, each a
-// node of its own lineage (sum_node.h), and their total as it is answered from.
+// The sealed state of linear attention over a sliding window: the sums of its newest blocks
+// (block_window.h), and their total as it is answered from.
 //
 // The total is added up afresh, in f64, each time that blocks were sealed, and rounded once to f32.
 // So nothing of a block that left the window is in it, whatever its magnitude was.

@@ -265,6 +265,7 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   flags.layers = 2;
   flags.key_dim = 8;
   flags.scale = 0.5F;
+  flags.window = 128;
   flags.time_to_live = "1.5s";
   flags.labels = {"a=b=c", "d="};
   const auto config = ConfigOf(flags);
@@ -272,6 +273,7 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   const v1::LayerGroup& group = config->layer_groups(0);
   EXPECT_EQ(group.count(), 2);
   EXPECT_EQ(group.scale(), 0.5F);
+  EXPECT_EQ(group.window_tokens(), 128);
   EXPECT_EQ(group.linear().feature_map().kind(), v1::IDENTITY);
   // The identity map has no denominator.
   EXPECT_EQ(group.linear().normalization(), v1::UNNORMALIZED);

@@ -38,9 +38,15 @@ std::vector<Case> Cases() {
       {"fourier", LinearGroup(narrow, v1::RANDOM_FOURIER), narrow},
       {"dpfp", LinearGroup(narrow, v1::DPFP), narrow},
       {"taylor", LinearGroup(narrow, v1::TAYLOR), narrow},
+      {"exact_window", ExactGroup(grouped), grouped},
+      {"elu_window", LinearGroup(grouped), grouped},
+      {"favor_window", LinearGroup(narrow, v1::FAVOR_POSITIVE), narrow},
   };
   cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
   cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
+  cases[12].group.set_window_tokens(70);
+  cases[13].group.set_window_tokens(192);
+  cases[14].group.set_window_tokens(128);
   return cases;
 }
 
