@@ -143,9 +143,11 @@ TEST_P(LinearWindow, AHugeOutlierThatLeftLeavesNoTrace) {
     Stream stream = stream_;
     const std::int64_t row = in_value ? stream.shape.value_row() : stream.shape.key_row();
     std::vector<float>& numbers = in_value ? stream.values : stream.keys;
-    // The features of favor are exponentials: 2^(several hundred) of a key of norm 40.
-    const float size = in_value ? 1e30F : map == "squared_relu" ? 1e15F : 1e30F;
-    std::fill_n(numbers.begin() + outlier * row, row, map == "favor_positive" ? 9.0F : size);
+    // Features are squares, or exponentials of squares: 2^(several hundred) of a key of norm 40.
+    const bool squares = map == "squared_relu" || map == "taylor";
+    const bool exponentials = map == "favor_positive" || map == "random_fourier";
+    const float key = squares ? 1e15F : exponentials ? 9.0F : 1e30F;
+    std::fill_n(numbers.begin() + outlier * row, row, in_value ? 1e30F : key);
     const auto answers = [&](const Stream& of, std::int64_t position) {
       return Attend(*engine_, At(*engine_, of, position, {{1, 3}}), queries_.data(), 8);
     };
