@@ -153,11 +153,12 @@ TEST_P(LinearWindow, AHugeOutlierThatLeftLeavesNoTrace) {
     };
     EXPECT_FALSE(answers(stream, outlier + 1) == answers(stream_, outlier + 1));
     // From the first token of the block with which the outlier's leaves.
-    for (std::int64_t p = 64 * 3 + GetParam().window + 1; p <= kTokens; p += 64 + 17) {
+    constexpr std::int64_t kBlock = 3 * kBlockTokens;
+    for (std::int64_t p = kBlock + GetParam().window + 1; p <= kTokens; p += 64 + 17) {
       EXPECT_TRUE(answers(stream, p) == answers(stream_, p)) << p;
     }
     // While a token of the outlier's block is visible it is there.
-    const std::int64_t last = std::min(64 * 3 + GetParam().window, kTokens);
+    const std::int64_t last = std::min(kBlock + GetParam().window, kTokens);
     EXPECT_FALSE(answers(stream, last) == answers(stream_, last));
   }
 }
@@ -269,13 +270,15 @@ TEST(LinearWindowTest, NoAcceptedTokensKeepLaterOnesOut) {
 TEST(LinearWindowTest, CheckTailAgreesWithSealOnBothSidesOfTheLimit) {
   const LayerShape shape = {1, 1, 1, 1, 1.0F};
   const auto engine = MakeWindowed(shape, "relu", 192);
-  Stream stream = MakeStream(shape, 64 * 3, 68);
+  constexpr std::int64_t kTokens = 3 * kBlockTokens;
+  Stream stream = MakeStream(shape, kTokens, 68);
   std::fill(stream.keys.begin(), stream.keys.end(), 1.0F);
   int refused = 0;
-  for (double part = 0.3333330; part < 0.3333337; part += 2e-8) {
+  for (int step = 0; step < 35; ++step) {
+    const double part = 0.3333330 + 2e-8 * step;
     const auto value = static_cast<float>(part / 64 * static_cast<double>(kMax));
     std::fill(stream.values.begin(), stream.values.end(), value);
-    const Snapshot snapshot = At(*engine, stream, 64 * 3);
+    const Snapshot snapshot = At(*engine, stream, kTokens);
     Scratch scratch;
     const bool accepted = engine->CheckTail(*snapshot.sealed, snapshot.view(), scratch).ok();
     const Block block = {stream.keys.data(), stream.values.data(), ~RowMask{0}};
