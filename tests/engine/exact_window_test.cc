@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/exact/exact_plan.h"
+#include "engine/gemm.h"
 #include "engine/layer_stream.h"
 #include "gtest/gtest.h"
 #include "tests/engine/exact_harness.h"
@@ -130,7 +132,7 @@ TEST(ExactWindow, ManyTilesGoThroughTheSplitsOfTheWindow) {
   const LayerShape shape = {1, 1, 2, 2, 1.0F};
   const auto engine = MakeWindowed(shape, 20000);
   const std::int64_t position = 3 * 16384 + 77;
-  const std::int64_t count = 65 * 192;
+  const std::int64_t count = 65 * kGemmMaxRows;
   const Tokens tokens = RandomTokens(shape, position, 75);
   const std::vector<float> queries = RandomValues(count * shape.query_row(), 76, 3.0F);
   const Snapshot snapshot = At(*engine, tokens, position);
@@ -223,7 +225,8 @@ TEST(ExactWindow, PlansOfWindowsKeepNoMoreThanTheirSplits) {
   const auto all = MakeWindowed(shape, 0);
   const auto windowed = MakeWindowed(shape, 20000);
   EXPECT_EQ(windowed->PlanBytes(1000, 10, 0), all->PlanBytes(1000, 10, 0));
-  EXPECT_EQ(windowed->PlanBytes(std::int64_t{1} << 40, 10, 0), all->PlanBytes(49152, 10, 0));
+  EXPECT_EQ(windowed->PlanBytes(std::int64_t{1} << 40, 10, 0),
+            all->PlanBytes(3 * kSplitBlocks * kBlockTokens, 10, 0));
 }
 
 }  // namespace
