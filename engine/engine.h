@@ -162,12 +162,20 @@ class Engine {
   virtual absl::Status CheckTail(const SealedState& state, const TailView& tail,
                                  Scratch& scratch) const = 0;
 
+  // Rows, of features of a sum or of tokens, that a query at `position` is multiplied with.
+  virtual std::int64_t RowsRead(std::int64_t /*position*/) const {
+    return feature_dim() + kBlockTokens;
+  }
+  // How often sealing goes over the layer's sums beside adding a block to them.
+  virtual std::int64_t seal_passes() const { return 1; }
+
   virtual std::unique_ptr<AttendPlan> NewPlan() const = 0;
   // Memory that a plan keeps for a group of `queries` queries over `tokens` tokens, at most 2^40.
   virtual std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
                                  std::int64_t top_k) const = 0;
 
-  // Memory per layer: independent of its length (the open block included), and per token.
+  // Memory per layer: independent of its length (the open block included), and per token that is
+  // kept.
   virtual std::int64_t fixed_bytes() const = 0;
   virtual std::int64_t bytes_per_token() const = 0;
 

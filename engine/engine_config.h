@@ -63,9 +63,15 @@ struct LinearConfig {
   float guard_epsilon = 1e-6F;
 };
 
+// The longest sliding window: 2^22 blocks, so that sums over them have room for exact bookkeeping.
+inline constexpr std::int64_t kMaxWindowTokens = std::int64_t{1} << 28;
+
 struct EngineConfig {
   LayerShape shape;
   std::variant<ExactConfig, LinearConfig> kind;
+  // How many of the newest tokens a query sees; 0: all. Exact: to the token. Linear: a multiple of
+  // 64, counted in blocks, that of the newest token included.
+  std::int64_t window_tokens = 0;
 };
 
 // InvalidArgument where a field is out of range or two do not fit; the message names it.

@@ -12,6 +12,7 @@
 #include "engine/exact/exact_engine.h"
 #include "engine/gated/gated_engine.h"
 #include "engine/linear/linear_engine.h"
+#include "engine/linear/window_engine.h"
 
 namespace attnd::engine {
 namespace {
@@ -56,16 +57,44 @@ absl::Status CheckShape(const LayerShape& shape) {
   return status;
 }
 
+// What a sliding window may be for the engine of this kind.
+absl::Status CheckWindow(const EngineConfig& config) {
+  const std::int64_t window = config.window_tokens;
+  if (window < 0 || window > kMaxWindowTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window_tokens is ", window, "; it must be 0 (no window) to ", kMaxWindowTokens));
+  }
+  const auto* linear = std::get_if<LinearConfig>(&config.kind);
+  if (window == 0 || linear == nullptr) return absl::OkStatus();
+  // Delta rules cannot have one: what a token wrote depends on those before it. Decays and columns
+  // with scales of their own could, but their blocks do not add up by themselves.
+  if (!linear->update.additive() || linear->feature_map.name == kEfficientName) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window_tokens is ", window,
+        "; it must be 0 with an update rule and for efficient, whose blocks do not simply add up"));
+  }
+  if (window % kBlockTokens != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window_tokens is ", window, "; it must be a multiple of ", kBlockTokens,
+                     " for a linear engine, whose window moves by whole blocks"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& config) {
   if (absl::Status status = CheckShape(config.shape); !status.ok()) return status;
+  if (absl::Status status = CheckWindow(config); !status.ok()) return status;
   if (const auto* exact = std::get_if<ExactConfig>(&config.kind)) {
-    return MakeExactEngine(config.shape, *exact);
+    return MakeExactEngine(config.shape, *exact, config.window_tokens);
   }
   const auto& linear = std::get<LinearConfig>(config.kind);
   if (linear.feature_map.name == kEfficientName) return MakeEfficientEngine(config.shape, linear);
   if (!linear.update.additive()) return MakeGatedEngine(config.shape, linear);
+  if (config.window_tokens > 0) {
+    return MakeWindowEngine(config.shape, linear, config.window_tokens);
+  }
   return MakeLinearEngine(config.shape, linear);
 }
 

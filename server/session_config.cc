@@ -204,6 +204,7 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
   engine::EngineConfig config;
   config.shape = {group.kv_heads(), group.query_heads(), group.key_dim(), group.value_dim(),
                   group.scale()};
+  config.window_tokens = group.window_tokens();
   LayerGroup planned;
   planned.layers = group.count();
   if (group.has_exact()) {

@@ -34,11 +34,7 @@ Operations Product(Operations a, Operations b) {
 Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t queries, std::int64_t top_k) {
   const engine::LayerShape& shape = engine.shape();
-  // An engine that keeps no tokens reads its features and the open block instead. Blocks are
-  // computed whole.
-  const std::int64_t rows = engine.bytes_per_token() > 0
-                                ? engine::RoundUp(position, engine::kBlockTokens)
-                                : engine.feature_dim() + engine::kBlockTokens;
+  const std::int64_t rows = engine.RowsRead(position);
   const std::int64_t columns = shape.key_dim + engine::RoundUp(shape.value_dim, 16);
   const Operations arithmetic =
       Product(Product(queries, shape.query_heads), rows * columns + engine.map_operations());
@@ -60,10 +56,10 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
   // A delta rule reads for each token what is there: S and the open block.
   operations += Product(
       tokens, shape.kv_heads * layout.updates * (layout.features + 2 * engine::kBlockTokens));
-  // The token that opens a block seals the one before, and copies the sums for that.
+  // The token that opens a block seals the one before, and goes over the sums for that.
   const bool seals = position % engine::kBlockTokens + tokens > engine::kBlockTokens ||
                      (position > 0 && position % engine::kBlockTokens == 0);
-  if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat);
+  if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat * engine.seal_passes());
   return operations;
 }
 

@@ -58,7 +58,8 @@ struct Tree {
   void AddCompletion();
 };
 
-void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
+// `window`: the names of the sliding window's flag; the one of messages under way is --window too.
+void AddSessionFlags(CLI::App* sub, SessionFlags* flags, const char* window) {
   sub->add_option("--engine", flags->engine, "exact (softmax) or linear")
       ->check(CLI::IsMember({"exact", "linear"}))
       ->capture_default_str();
@@ -105,6 +106,8 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags) {
   sub->add_option("--value-dim", flags->value_dim, "size of a value; 0: as a key");
   sub->add_option("--scale", flags->scale,
                   "factor on queries; default 1/sqrt(key-dim) for exact, 1 for linear");
+  sub->add_option(window, flags->window,
+                  "newest tokens that a query sees; linear: a multiple of 64; 0: all");
   sub->add_option("--ttl", flags->time_to_live, "idle time after which it expires, such as 24h");
   sub->add_option("--label", flags->labels, "KEY=VALUE; may be repeated")->allow_extra_args(false);
 }
@@ -127,7 +130,7 @@ Tree::Tree() {
 
 void Tree::AddSessionCommands() {
   CLI::App* sub = Add("create", "Create a session and print its id", create);
-  AddSessionFlags(sub, &create.session);
+  AddSessionFlags(sub, &create.session, "--window,--window-tokens");
   sub->add_option("--config", create.config_file,
                   "SessionConfig as JSON, instead of the flags; for groups of unlike layers")
       ->check(CLI::ExistingFile);
@@ -231,7 +234,7 @@ void Tree::AddPutFeatureMap() {
 void Tree::AddBench() {
   CLI::App* sub = Add("bench", "Put load on a server and measure its latency", bench);
   bench.session.key_dim = 64;
-  AddSessionFlags(sub, &bench.session);
+  AddSessionFlags(sub, &bench.session, "--window-tokens");
   sub->add_option("--call", bench.call, "what to call")
       ->check(CLI::IsMember({"attend", "append", "step"}))
       ->capture_default_str();

@@ -85,6 +85,7 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
   group->set_key_dim(flags.key_dim);
   group->set_value_dim(flags.value_dim);
   if (flags.scale.has_value()) group->set_scale(*flags.scale);
+  group->set_window_tokens(flags.window);
   if (flags.engine == "exact") {
     group->mutable_exact()->set_storage(flags.storage == "bf16" ? v1::BF16 : v1::F32);
   } else {

@@ -40,6 +40,7 @@ struct SessionFlags {
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   std::optional<float> scale;
+  std::int64_t window = 0;
   std::string time_to_live;
   std::vector<std::string> labels;
 };

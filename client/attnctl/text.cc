@@ -81,6 +81,9 @@ std::string Describe(const v1::LayerGroup& group) {
   }
   absl::StrAppend(&text, ", d_k ", group.key_dim(), ", d_v ", group.value_dim(), ", scale ",
                   group.scale());
+  if (group.window_tokens() > 0) {
+    absl::StrAppend(&text, ", window of ", group.window_tokens(), " tokens");
+  }
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/exact/exact_plan.h"
 #include "engine/exact/key_value_state.h"
 #include "engine/exact/segment.h"
+#include "engine/exact/token_window.h"
 #include "engine/simd/convert.h"
 
 namespace attnd::engine {
@@ -18,7 +19,7 @@ namespace {
 template <typename Element>
 class ExactEngine final : public Engine {
  public:
-  explicit ExactEngine(const LayerShape& shape) : shape_(shape) {}
+  ExactEngine(const LayerShape& shape, TokenWindow window) : shape_(shape), window_(window) {}
 
   const char* name() const override { return "exact"; }
   const LayerShape& shape() const override { return shape_; }
@@ -39,7 +40,7 @@ class ExactEngine final : public Engine {
   }
 
   std::shared_ptr<SealedState> NewState() const override {
-    return std::make_shared<KeyValueState<Element>>(shape_);
+    return std::make_shared<KeyValueState<Element>>(shape_, window_);
   }
 
   std::shared_ptr<SealedState> Clone(const SealedState& state) const override {
@@ -59,7 +60,7 @@ class ExactEngine final : public Engine {
   }
 
   std::unique_ptr<AttendPlan> NewPlan() const override {
-    return std::make_unique<ExactPlan<Element>>(shape_);
+    return std::make_unique<ExactPlan<Element>>(shape_, window_);
   }
 
   std::int64_t fixed_bytes() const override {
@@ -68,8 +69,7 @@ class ExactEngine final : public Engine {
 
   std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
                          std::int64_t top_k) const override {
-    const std::int64_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
-    return ExactPlanSizes(shape_, blocks, queries, top_k).bytes(top_k);
+    return ExactPlanSizes(shape_, MostSplits(tokens, window_), queries, top_k).bytes(top_k);
   }
 
   std::int64_t bytes_per_token() const override {
@@ -82,27 +82,37 @@ class ExactEngine final : public Engine {
 
   // Segments are allocated whole, and a sealed block waits for its successor.
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
-    const KeyValueState<Element> state(shape_);
+    const KeyValueState<Element> state(shape_, window_);
     const auto sealed = [](std::int64_t tokens) {
       return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
     };
-    return state.CapacityBytes(sealed(position + count)) - state.CapacityBytes(sealed(position)) +
-           Tail::Bytes(shape_, {});
+    const std::int64_t grown =
+        state.CapacityBytes(sealed(position + count)) - state.CapacityBytes(sealed(position));
+    return Tail::Bytes(shape_, {}) +
+           (window_.tokens == 0 ? grown : std::min(grown, state.WindowBytes()));
+  }
+
+  std::int64_t RowsRead(std::int64_t position) const override {
+    const std::int64_t blocks = (position + kBlockTokens - 1) / kBlockTokens;
+    return kBlockTokens * (window_.tokens == 0 ? blocks : std::min(blocks, window_.blocks()));
   }
 
  private:
   const LayerShape shape_;
+  const TokenWindow window_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeExactEngine(const LayerShape& shape,
-                                                              const ExactConfig& config) {
+                                                              const ExactConfig& config,
+                                                              std::int64_t window_tokens) {
+  const TokenWindow window = {window_tokens};
   switch (config.storage) {
     case DataType::kF32:
-      return std::make_unique<ExactEngine<float>>(shape);
+      return std::make_unique<ExactEngine<float>>(shape, window);
     case DataType::kBf16:
-      return std::make_unique<ExactEngine<std::uint16_t>>(shape);
+      return std::make_unique<ExactEngine<std::uint16_t>>(shape, window);
     case DataType::kF16:
       break;
   }

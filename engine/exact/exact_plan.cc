@@ -1,6 +1,7 @@
 #include "engine/exact/exact_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -38,9 +39,9 @@ void Grow(AlignedBuffer<T>& buffer, std::int64_t count) {
 
 }  // namespace
 
-ExactPlanSizes::ExactPlanSizes(const LayerShape& shape, std::int64_t blocks, std::int64_t queries,
-                               std::int64_t top_k)
-    : splits(std::max(CeilDivide(blocks, kSplitBlocks), std::int64_t{1})),
+ExactPlanSizes::ExactPlanSizes(const LayerShape& shape, std::int64_t split_count,
+                               std::int64_t queries, std::int64_t top_k)
+    : splits(split_count),
       head_rows(queries * shape.group_size()),
       tile_rows(PaddedTileRows(std::min(head_rows, kGemmMaxRows))),
       head_tiles(CeilDivide(head_rows, kGemmMaxRows)),
@@ -60,6 +61,18 @@ std::int64_t ExactPlanSizes::bytes(std::int64_t top_k) const {
          (chains() + head_rows) * static_cast<std::int64_t>(sizeof(std::int64_t));
 }
 
+std::int64_t MostSplits(std::int64_t tokens, TokenWindow window) {
+  const std::int64_t blocks = CeilDivide(tokens, kBlockTokens);
+  const std::int64_t all = std::max(CeilDivide(blocks, kSplitBlocks), std::int64_t{1});
+  // A window may begin anywhere in its first split.
+  return window.tokens == 0 ? all : std::min(all, CeilDivide(window.blocks(), kSplitBlocks) + 1);
+}
+
+template <typename Element>
+std::int64_t ExactPlan<Element>::Position(std::int64_t query) const {
+  return group_.sealed_tokens + std::clamp(group_.cut(query), std::int64_t{0}, group_.tail.rows);
+}
+
 template <typename Element>
 void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer) {
   group_ = group;
@@ -67,7 +80,12 @@ void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer
   sealed_blocks_ = group.sealed_tokens / kBlockTokens;
   state_ = sealed_blocks_ == 0 ? nullptr : static_cast<const KeyValueState<Element>*>(group.sealed);
   blocks_ = sealed_blocks_ + (group.tail.rows > 0 ? 1 : 0);
-  sizes_ = ExactPlanSizes(shape_, blocks_, group.count, answer.top_k);
+  // Positions ascend.
+  const std::int64_t last = std::max(group.count - 1, std::int64_t{0});
+  first_block_ = window_.First(Position(0)) / kBlockTokens;
+  whole_blocks_ = CeilDivide(window_.First(Position(last)), kBlockTokens);
+  const std::int64_t splits = CeilDivide(blocks_, kSplitBlocks) - first_block_ / kSplitBlocks;
+  sizes_ = ExactPlanSizes(shape_, std::max(splits, std::int64_t{1}), group.count, answer.top_k);
   Grow(sums_, sizes_.tiles * sizes_.slots * sizes_.slot_floats);
   if (answer.top_k > 0) {
     Grow(top_scores_, chains() * sizes_.tile_rows * answer.top_k);
@@ -75,13 +93,13 @@ void ExactPlan<Element>::Reset(const QueryGroup& group, const AnswerView& answer
   }
   next_block_.resize(static_cast<std::size_t>(chains()));
   for (std::int64_t chain = 0; chain < chains(); ++chain) {
-    next_block_[static_cast<std::size_t>(chain)] = chain % sizes_.split_chains * kSplitBlocks;
+    next_block_[static_cast<std::size_t>(chain)] = FirstBlock(chain % sizes_.split_chains);
   }
   open_rows_.clear();
   for (std::int64_t row = 0; row < (group.causal ? sizes_.head_rows : 1); ++row) {
-    const std::int64_t cut =
-        std::clamp(group.cut(row / shape_.group_size()), std::int64_t{0}, group.tail.rows);
-    open_rows_.push_back(group.tail.valid & FirstRows(cut));
+    const std::int64_t position = Position(row / shape_.group_size());
+    open_rows_.push_back(group.tail.valid & FirstRows(position - group.sealed_tokens) &
+                         window_.Rows(position, group.sealed_tokens));
   }
 }
 
@@ -136,6 +154,31 @@ BlockView<float> ExactPlan<Element>::OpenBlock(std::int64_t kv_head, Scratch& sc
 }
 
 template <typename Element>
+std::int64_t ExactPlan<Element>::FirstBlock(std::int64_t split_chain) const {
+  const std::int64_t split = first_block_ / kSplitBlocks + split_chain;
+  return std::max(split * kSplitBlocks, first_block_);
+}
+
+template <typename Element>
+void ExactPlan<Element>::AttendSealedBlock(const RowTile& tile, std::int64_t index,
+                                           const TileWork& work) const {
+  const BlockView<Element> block = state_->block(tile.kv_head, index);
+  const BlockView<Element> following =
+      index + 1 < sealed_blocks_ ? state_->block(tile.kv_head, index + 1) : BlockView<Element>{};
+  const std::int64_t position = index * kBlockTokens;
+  if (index >= whole_blocks_) {
+    AttendBlock(block, following, {&block.valid, 0}, position, work);
+    return;
+  }
+  std::array<RowMask, kGemmMaxRows> visible;
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    visible[static_cast<std::size_t>(row)] =
+        block.valid & window_.Rows(Position(tile.query(row)), position);
+  }
+  AttendBlock(block, following, {visible.data(), 1}, position, work);
+}
+
+template <typename Element>
 void ExactPlan<Element>::AttendOpenBlock(const RowTile& tile, const TileWork& work,
                                          Scratch& scratch) const {
   const Scratch::Frame frame(scratch);
@@ -167,8 +210,9 @@ bool ExactPlan<Element>::Run(std::int64_t chain, Scratch& scratch) {
   const std::int64_t tile_index = chain / sizes_.split_chains;
   const std::int64_t split_chain = chain % sizes_.split_chains;
   const bool one_split = sizes_.split_chains == sizes_.splits;
-  const std::int64_t first = split_chain * kSplitBlocks;
-  const std::int64_t end = one_split ? std::min(first + kSplitBlocks, blocks_) : blocks_;
+  const std::int64_t first = FirstBlock(split_chain);
+  const std::int64_t split_end = (first / kSplitBlocks + 1) * kSplitBlocks;
+  const std::int64_t end = one_split ? std::min(split_end, blocks_) : blocks_;
 
   const RowTile tile = Tile(tile_index);
   SoftmaxSums sums = Sums(tile_index, one_split ? split_chain : 1);
@@ -192,12 +236,9 @@ bool ExactPlan<Element>::Run(std::int64_t chain, Scratch& scratch) {
   }
   const std::int64_t stop = std::min(next + BlocksPerQuantum(), end);
   while (next < stop) {
-    if (next % kSplitBlocks == 0) sums.Clear();
+    if (next == first || next % kSplitBlocks == 0) sums.Clear();
     if (next < sealed_blocks_) {
-      const BlockView<Element> block = state_->block(tile.kv_head, next);
-      const BlockView<Element> following =
-          next + 1 < sealed_blocks_ ? state_->block(tile.kv_head, next + 1) : BlockView<Element>{};
-      AttendBlock(block, following, {&block.valid, 0}, next * kBlockTokens, work);
+      AttendSealedBlock(tile, next, work);
     } else {
       AttendOpenBlock(tile, work, scratch);
     }

@@ -8,6 +8,10 @@
 // merges as it goes and writes its rows itself, so that neither memory nor Finish() grows with the
 // context.
 //
+// With a sliding window the first block is the first one of which a query of the group sees a
+// token. A row sees nothing of the blocks and splits before its own window, and nothing added to
+// its sums leaves their bits as they were: it does not matter who else is in the group.
+//
 // Thread safety: as engine.h demands of an AttendPlan.
 #ifndef ATTND_ENGINE_EXACT_EXACT_PLAN_H_
 #define ATTND_ENGINE_EXACT_EXACT_PLAN_H_
@@ -22,6 +26,7 @@
 #include "engine/exact/key_value_state.h"
 #include "engine/exact/row_tile.h"
 #include "engine/exact/softmax_sums.h"
+#include "engine/exact/token_window.h"
 #include "engine/exact/top_keys.h"
 #include "engine/scratch.h"
 
@@ -31,8 +36,8 @@ inline constexpr std::int64_t kSplitBlocks = 256;  // 16,384 tokens
 
 // How a group's work is divided, which its sizes alone decide.
 struct ExactPlanSizes {
-  // `blocks`: of all tokens, the open block included; `queries` as in QueryGroup::count.
-  ExactPlanSizes(const LayerShape& shape, std::int64_t blocks, std::int64_t queries,
+  // `split_count`: of the keys, at least 1; `queries` as in QueryGroup::count.
+  ExactPlanSizes(const LayerShape& shape, std::int64_t split_count, std::int64_t queries,
                  std::int64_t top_k);
 
   std::int64_t chains() const { return tiles * split_chains; }
@@ -49,12 +54,15 @@ struct ExactPlanSizes {
   std::int64_t slot_floats = 0;   // of one of them
 };
 
+// The most splits of a context of `tokens` tokens, of which a window is seen.
+std::int64_t MostSplits(std::int64_t tokens, TokenWindow window);
+
 // Element: the storage type, see segment.h. The shape is copied.
 template <typename Element>
 class ExactPlan final : public AttendPlan {
  public:
-  explicit ExactPlan(const LayerShape& shape)
-      : shape_(shape), layout_(shape), sizes_(shape, 0, 1, 0) {}
+  ExactPlan(const LayerShape& shape, TokenWindow window)
+      : shape_(shape), window_(window), layout_(shape), sizes_(shape, 1, 1, 0) {}
 
   void Reset(const QueryGroup& group, const AnswerView& answer) override;
   std::int64_t chains() const override { return sizes_.chains(); }
@@ -68,20 +76,28 @@ class ExactPlan final : public AttendPlan {
   TopKeys Top(std::int64_t tile, std::int64_t split_chain);
 
   RowTile Tile(std::int64_t tile) const;
+  // Where a chain begins.
+  std::int64_t FirstBlock(std::int64_t split_chain) const;
   void PackQueries(const RowTile& tile, float* packed) const;
   BlockView<float> OpenBlock(std::int64_t kv_head, Scratch& scratch) const;
+  void AttendSealedBlock(const RowTile& tile, std::int64_t index, const TileWork& work) const;
   void AttendOpenBlock(const RowTile& tile, const TileWork& work, Scratch& scratch) const;
+  // How many tokens a query sees from the start of the context on, but for the window.
+  std::int64_t Position(std::int64_t query) const;
   void WriteRows(const RowTile& tile, const SoftmaxSums& sums, const TopKeys& top) const;
   std::int64_t BlocksPerQuantum() const;
 
   const LayerShape shape_;
+  const TokenWindow window_;
   const BlockLayout layout_;
 
   QueryGroup group_;
   AnswerView answer_;
   const KeyValueState<Element>* state_ = nullptr;  // null: no sealed tokens
   std::int64_t sealed_blocks_ = 0;
-  std::int64_t blocks_ = 0;  // with the open one
+  std::int64_t blocks_ = 0;        // with the open one
+  std::int64_t first_block_ = 0;   // that a query sees something of
+  std::int64_t whole_blocks_ = 0;  // from here on sealed blocks are in all queries' windows
   ExactPlanSizes sizes_;
 
   std::vector<RowMask> open_rows_;        // per row if causal, else one: what it sees of the tail

@@ -44,8 +44,21 @@ void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offs
 }  // namespace
 
 template <typename Element>
+KeyValueState<Element>::KeyValueState(const LayerShape& shape, TokenWindow window)
+    : layout_(shape), window_(window), full_segment_(FullSegmentBlocks(BlockBytes())) {
+  const std::int64_t most = std::max(window.blocks() / 4, std::int64_t{1});
+  while (window.tokens > 0 && full_segment_ > most) full_segment_ /= 2;
+}
+
+// Of keys and values of all kv-heads.
+template <typename Element>
+std::int64_t KeyValueState<Element>::BlockBytes() const {
+  return layout_.kv_heads * layout_.elements() * static_cast<std::int64_t>(sizeof(Element));
+}
+
+template <typename Element>
 Segment<Element>& KeyValueState<Element>::ClaimBlocks(BlockPlace place, std::int64_t count) {
-  const auto index = static_cast<std::size_t>(place.segment);
+  const auto index = static_cast<std::size_t>(place.segment - first_segment_);
   const std::int64_t end = place.offset + count;
   if (index == segments_.size()) {
     segments_.push_back(std::make_shared<Segment<Element>>(
@@ -64,10 +77,24 @@ std::int64_t KeyValueState<Element>::CapacityBytes(std::int64_t blocks) const {
       blocks >= full_segment_
           ? RoundUp(blocks, full_segment_)
           : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks)));
-  const std::int64_t block_bytes =
-      layout_.kv_heads * layout_.elements() * static_cast<std::int64_t>(sizeof(Element)) +
-      static_cast<std::int64_t>(sizeof(RowMask));
+  const std::int64_t block_bytes = BlockBytes() + static_cast<std::int64_t>(sizeof(RowMask));
   return blocks == 0 ? 0 : capacity * block_bytes;
+}
+
+// Before a segment is let go the first and the last one hold a block of the window each.
+template <typename Element>
+std::int64_t KeyValueState<Element>::WindowBytes() const {
+  return CapacityBytes(window_.blocks() + 2 * full_segment_);
+}
+
+template <typename Element>
+void KeyValueState<Element>::DropSegments() {
+  const std::int64_t first_block = window_.First(blocks_ * kBlockTokens) / kBlockTokens;
+  const std::int64_t keep = PlaceOfBlock(first_block, full_segment_).segment;
+  const auto count = std::min(static_cast<std::size_t>(keep - first_segment_), segments_.size());
+  for (std::size_t i = 0; i < count; ++i) bytes_ -= segments_[i]->bytes();
+  segments_.erase(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(count));
+  first_segment_ += static_cast<std::int64_t>(count);
 }
 
 template <typename Element>
@@ -84,6 +111,7 @@ absl::Status KeyValueState<Element>::Append(std::span<const Block> blocks) {
       }
       blocks_ += count;
       blocks = blocks.subspan(static_cast<std::size_t>(count));
+      DropSegments();
     }
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(

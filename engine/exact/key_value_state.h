@@ -1,8 +1,13 @@
-// The exact engine's sealed state: all keys and values of a layer's complete blocks.
+// The exact engine's sealed state: all keys and values of a layer's complete blocks, or, with a
+// sliding window, of those that later queries can see.
 //
 // A state is a list of shared segments and a count, so that a copy is cheap: a million tokens are
 // at most 1,000 pointers, which copy in about 10 microseconds. Append() changes the copy only,
 // never a state that shares segments with it; see segment.h for how that is kept.
+//
+// With a window, segments that lie before it as a whole are let go; full segments then have at most
+// a quarter of its blocks, so that what is kept of the first one and free in the last one adds half
+// a window at most.
 //
 // Thread safety: a state that is no longer appended to may be read from any thread; different
 // states may be read and appended to at the same time even where they share segments.
@@ -18,6 +23,7 @@
 #include "engine/block.h"
 #include "engine/engine.h"
 #include "engine/exact/segment.h"
+#include "engine/exact/token_window.h"
 
 namespace attnd::engine {
 
@@ -32,16 +38,14 @@ struct BlockView {
 template <typename Element>
 class KeyValueState final : public SealedState {
  public:
-  explicit KeyValueState(const LayerShape& shape)
-      : layout_(shape),
-        full_segment_(FullSegmentBlocks(layout_.kv_heads * layout_.elements() *
-                                        static_cast<std::int64_t>(sizeof(Element)))) {}
+  explicit KeyValueState(const LayerShape& shape, TokenWindow window = {});
 
   // Shares the segments of `other`.
   KeyValueState(const KeyValueState& other) = default;
   KeyValueState& operator=(const KeyValueState&) = delete;
 
   const BlockLayout& layout() const { return layout_; }
+  // Sealed so far, those that were let go included.
   std::int64_t blocks() const { return blocks_; }
   std::int64_t bytes() const override { return bytes_; }
 
@@ -49,13 +53,17 @@ class KeyValueState final : public SealedState {
   // the state is then unusable.
   absl::Status Append(std::span<const Block> blocks);
 
-  // Memory of the segments that `blocks` blocks of this shape take.
+  // Memory of the segments that `blocks` blocks of this shape take, if none is let go.
   std::int64_t CapacityBytes(std::int64_t blocks) const;
+  // With a window, the most memory that a state takes.
+  std::int64_t WindowBytes() const;
 
-  // Requires 0 <= kv_head < kv_heads and 0 <= index < blocks().
+  // Requires 0 <= kv_head < kv_heads, index < blocks(), and that the block holds a token that is
+  // visible from position 64 * blocks() on.
   BlockView<Element> block(std::int64_t kv_head, std::int64_t index) const {
     const BlockPlace place = PlaceOfBlock(index, full_segment_);
-    const Segment<Element>& segment = *segments_[static_cast<std::size_t>(place.segment)];
+    const Segment<Element>& segment =
+        *segments_[static_cast<std::size_t>(place.segment - first_segment_)];
     const Element* keys = segment.block(kv_head, place.offset);
     return {keys, keys + layout_.key_elements(), segment.valid(place.offset)};
   }
@@ -63,10 +71,14 @@ class KeyValueState final : public SealedState {
  private:
   // The segment at `place`, with blocks [place.offset, place.offset + count) claimed.
   Segment<Element>& ClaimBlocks(BlockPlace place, std::int64_t count);
+  void DropSegments();
+  std::int64_t BlockBytes() const;
 
   BlockLayout layout_;
+  TokenWindow window_;
   std::int64_t full_segment_;  // in blocks
   std::vector<std::shared_ptr<Segment<Element>>> segments_;
+  std::int64_t first_segment_ = 0;  // number of segments_.front()
   std::int64_t blocks_ = 0;
   std::int64_t bytes_ = 0;
 };

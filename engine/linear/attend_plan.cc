@@ -40,8 +40,8 @@ void LinearAttendPlan::Reset(const QueryGroup& group, const AnswerView& answer) 
   answer_ = answer;
 }
 
-const LinearState& LinearAttendPlan::sealed() const {
-  return static_cast<const LinearState&>(*tiles_.group().sealed);
+const LinearSummary& LinearAttendPlan::sealed() const {
+  return static_cast<const LinearSummary&>(*tiles_.group().sealed);
 }
 
 void LinearAttendPlan::VisibleExponents(const QueryTile& tile, Exponents& exponents) const {

@@ -39,7 +39,7 @@ class LinearAttendPlan final : public AttendPlan {
  private:
   using Exponents = QueryTiles::Exponents;
 
-  const LinearState& sealed() const;
+  const LinearSummary& sealed() const;
   // The largest exponent that each row sees.
   void VisibleExponents(const QueryTile& tile, Exponents& exponents) const;
   // sums [padded_rows x summary_columns] (+)= a [V | 1].

@@ -104,10 +104,16 @@ bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, L
   return std::isfinite(max_total);
 }
 
-void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state) {
-  const double* totals = state.totals(head);
+float SumBlock(const LinearDims& dims, const HeadRows& rows, float* sums, std::int32_t& exponent,
+               Scratch& scratch) {
+  const Scratch::Frame frame(scratch);
+  const Aligned aligned = AlignRows(dims, rows, kNoExponent, scratch);
+  exponent = aligned.exponent;
+  return SumRows(dims, aligned.rows, sums, scratch);
+}
+
+float RoundToSummary(const LinearDims& dims, const double* totals, float* summary) {
   const double* key_totals = totals + dims.features * dims.value_columns;
-  float* summary = state.summary(head);
   float max = 0;
   for (std::int64_t i = 0; i < dims.features; ++i) {
     float* row = summary + i * dims.summary_columns;
@@ -115,6 +121,11 @@ void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state)
     row[dims.value_dim] = static_cast<float>(key_totals[i]);
     max = std::max(max, std::abs(row[dims.value_dim]));
   }
+  return max;
+}
+
+void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state) {
+  const float max = RoundToSummary(dims, state.totals(head), state.summary(head));
   state.bound(head) = static_cast<double>(max) * kSlack;
 }
 
@@ -134,14 +145,18 @@ bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head
   return true;
 }
 
-bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
-                       std::int64_t head, const LinearState& state) {
+double BlockSumBound(const LinearDims& dims, const HeadRows& rows, float max_value) {
   const auto max_feature = static_cast<double>(MaxAbs(rows.features, rows.rows * dims.features));
   // Scaling to a common exponent only makes numbers smaller. A chain of at most 64 roundings
-  // exceeds the exact sum of magnitudes by far less than 1 %. NaN compares false.
-  const double max_sum = 1.01 * static_cast<double>(rows.rows) * max_feature *
-                         std::max(1.0, static_cast<double>(max_value));
-  return state.bound(head) + max_sum < kLimit;
+  // exceeds the exact sum of magnitudes by far less than 1 %.
+  return 1.01 * static_cast<double>(rows.rows) * max_feature *
+         std::max(1.0, static_cast<double>(max_value));
+}
+
+bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
+                       std::int64_t head, const LinearState& state) {
+  // NaN compares false.
+  return state.bound(head) + BlockSumBound(dims, rows, max_value) < kLimit;
 }
 
 }  // namespace attnd::engine

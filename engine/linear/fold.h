@@ -39,6 +39,15 @@ float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch
 bool FoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head, LinearState& state,
               Scratch& scratch);
 
+// The sums of the rows in the layout of LinearState::totals, times 2 to the power of `exponent`
+// (kNoExponent where features are not scaled, and without unmasked rows). Returns their largest
+// magnitude, NaN or infinity where a feature or a sum is not finite.
+float SumBlock(const LinearDims& dims, const HeadRows& rows, float* sums, std::int32_t& exponent,
+               Scratch& scratch);
+
+// Rounds a head's totals to a summary. Returns the largest magnitude among it.
+float RoundToSummary(const LinearDims& dims, const double* totals, float* summary);
+
 // Rounds a head's totals to its f32 summary. Requires that the last FoldRows() was true.
 void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state);
 
@@ -46,8 +55,12 @@ void RoundSummary(const LinearDims& dims, std::int64_t head, LinearState& state)
 bool CanFoldRows(const LinearDims& dims, const HeadRows& rows, std::int64_t head,
                  const LinearState& state, Scratch& scratch);
 
+// At least the magnitude of every sum of the rows, cheaply: from their largest feature and
+// `max_value`, at least their largest value. NaN where a feature is.
+double BlockSumBound(const LinearDims& dims, const HeadRows& rows, float max_value);
+
 // A cheap sufficient condition for CanFoldRows(), true wherever magnitudes are far from the limit
-// of f32: the rows' largest feature and `max_value`, at least their largest value, bound every sum.
+// of f32.
 bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,
                        std::int64_t head, const LinearState& state);
 

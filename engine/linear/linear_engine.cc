@@ -1,11 +1,11 @@
 #include "engine/linear/linear_engine.h"
 
-#include <array>
 #include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/linear/attend_plan.h"
+#include "engine/linear/block_rows.h"
 #include "engine/linear/fold.h"
 #include "engine/simd/maps.h"
 
@@ -42,29 +42,15 @@ std::shared_ptr<SealedState> LinearEngine::Clone(const SealedState& state) const
 absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
                                 std::span<const Block> blocks, Scratch& scratch) const {
   LinearState& sealed = AsLinear(state);
-  const LayerShape& shape = layer_.shape;
   const LinearDims& dims = layer_.dims;
   if (!sealed.has_sums()) sealed.AllocateSums();
   const Scratch::Frame frame(scratch);
-  float* mapped = scratch.Take(kBlockTokens * dims.features);
-  std::array<std::int32_t, kBlockTokens> mapped_exponents;
+  MappedRows mapped(layer_, scratch);
   // Head by head, so that one head's totals stay in the cache over all blocks.
-  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
-      const Block& block = blocks[b];
       const std::int64_t first = sealed_tokens + static_cast<std::int64_t>(b) * kBlockTokens;
-      HeadRows rows = {kBlockTokens,      mapped,      block.values + head * shape.value_dim,
-                       shape.value_row(), block.valid, nullptr};
-      if (block.encoded != nullptr) {
-        rows.features = block.encoded->features.data() + head * kBlockTokens * dims.features;
-        if (scaled_features()) {
-          rows.exponents = block.encoded->exponents.data() + head * kBlockTokens;
-        }
-      } else {
-        MapKeyRows(layer_, {block.keys, kBlockTokens, first, block.valid}, head, mapped,
-                   mapped_exponents.data(), scratch);
-        if (scaled_features()) rows.exponents = mapped_exponents.data();
-      }
+      const HeadRows rows = SealedRows(layer_, blocks[b], first, head, mapped, scratch);
       if (!FoldRows(dims, rows, head, sealed, scratch)) {
         return SumsOverflow(
             absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
@@ -83,13 +69,7 @@ absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& t
   const LayerShape& shape = layer_.shape;
   const float max_value = MaxAbs(tail.tail->values.data(), tail.rows * shape.value_row());
   for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
-    const std::int64_t row = head * kBlockTokens;
-    const HeadRows rows = {tail.rows,
-                           tail.tail->features.data() + row * layer_.dims.features,
-                           tail.tail->values.data() + head * shape.value_dim,
-                           shape.value_row(),
-                           tail.valid,
-                           scaled_features() ? tail.tail->exponents.data() + row : nullptr};
+    const HeadRows rows = OpenRows(layer_, tail, head);
     if (SurelyCanFoldRows(layer_.dims, rows, max_value, head, sealed)) continue;
     if (!CanFoldRows(layer_.dims, rows, head, sealed, scratch)) {
       return SumsOverflow("the last tokens", head);

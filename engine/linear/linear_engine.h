@@ -22,7 +22,8 @@
 
 namespace attnd::engine {
 
-class LinearEngine final : public Engine {
+// The base of the engine with a sliding window, which has another sealed state.
+class LinearEngine : public Engine {
  public:
   explicit LinearEngine(LinearLayer layer) : layer_(std::move(layer)) {}
 

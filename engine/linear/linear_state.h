@@ -1,10 +1,11 @@
 // The sealed state of linear attention: per kv-head the context summary S = phi(K)^T V [c x d_v]
-// and the key summary Z = phi(K)^T 1 [c] over all unmasked tokens of complete blocks.
+// and the key summary Z = phi(K)^T 1 [c] over the unmasked tokens of complete blocks.
 //
-// Held twice: as f64 totals, to which the f32 sums of each block are added (f32 alone drifts: 1e-4
-// of the output after 4 million tokens, and stops counting where an increment is below half an
-// ulp), and as their rounding to f32, laid out so that one product answers numerator and
-// denominator.
+// LinearSummary is what answers are computed from: S and Z in f32, laid out so that one product
+// answers numerator and denominator. LinearState, over all tokens, adds the f64 totals to which the
+// f32 sums of each block are added and whose rounding the summary is (f32 alone drifts: 1e-4 of the
+// output after 4 million tokens, and stops counting where an increment is below half an ulp). The
+// state of a sliding window is in window_state.h.
 //
 // Not synchronised: one thread owns a state until it is published, then nobody changes it.
 #ifndef ATTND_ENGINE_LINEAR_LINEAR_STATE_H_
@@ -39,28 +40,66 @@ struct LinearDims {
   std::int64_t summary_columns;  // d_v + 1, rounded up: columns of [S | Z]
 };
 
-class LinearState final : public SealedState {
+class LinearSummary : public SealedState {
  public:
+  LinearSummary& operator=(const LinearSummary&) = delete;
+
+  // f32: [features x summary_columns], column d_v is Z. Not to be asked for where unmasked() is 0.
+  float* summary(std::int64_t head) { return summary_.data() + head * dims_.summary(); }
+  const float* summary(std::int64_t head) const { return summary_.data() + head * dims_.summary(); }
+
+  // Of scaled features: what a head's summary is times 2 to the power of. kNoExponent without
+  // unmasked tokens, and with features that are not scaled.
+  std::int32_t& exponent(std::int64_t head) { return exponents_[static_cast<std::size_t>(head)]; }
+  std::int32_t exponent(std::int64_t head) const {
+    return exponents_[static_cast<std::size_t>(head)];
+  }
+
+  // Unmasked tokens in the summary.
+  std::int64_t unmasked() const { return unmasked_; }
+
+ protected:
   // Without tokens, and without memory for sums: a session of many wide layers costs nothing before
   // its layers hold a complete block.
-  LinearState(std::int64_t kv_heads, const LinearDims& dims)
-      : dims_(dims),
-        bounds_(static_cast<std::size_t>(kv_heads), 0.0),
-        exponents_(static_cast<std::size_t>(kv_heads), kNoExponent) {}
-  LinearState(const LinearState& other)
+  LinearSummary(std::int64_t kv_heads, const LinearDims& dims)
+      : dims_(dims), exponents_(static_cast<std::size_t>(kv_heads), kNoExponent) {}
+  LinearSummary(const LinearSummary& other)
       : SealedState(other),
         dims_(other.dims_),
-        totals_(AlignedBuffer<double>::CopyOf(other.totals_)),
         summary_(AlignedBuffer<float>::CopyOf(other.summary_)),
-        bounds_(other.bounds_),
         exponents_(other.exponents_),
         unmasked_(other.unmasked_) {}
+
+  const LinearDims& dims() const { return dims_; }
+  std::int64_t kv_heads() const { return static_cast<std::int64_t>(exponents_.size()); }
+  bool has_summary() const { return summary_.size() > 0; }
+  void AllocateSummary() { summary_ = AlignedBuffer<float>(kv_heads() * dims_.summary()); }
+  void set_unmasked(std::int64_t tokens) { unmasked_ = tokens; }
+  // Of the arrays.
+  std::int64_t summary_bytes() const {
+    return static_cast<std::int64_t>(exponents_.size() * sizeof(std::int32_t)) + summary_.bytes();
+  }
+
+ private:
+  LinearDims dims_;
+  AlignedBuffer<float> summary_;
+  std::vector<std::int32_t> exponents_;
+  std::int64_t unmasked_ = 0;
+};
+
+class LinearState final : public LinearSummary {
+ public:
+  LinearState(std::int64_t kv_heads, const LinearDims& dims)
+      : LinearSummary(kv_heads, dims), bounds_(static_cast<std::size_t>(kv_heads), 0.0) {}
+  LinearState(const LinearState& other)
+      : LinearSummary(other),
+        totals_(AlignedBuffer<double>::CopyOf(other.totals_)),
+        bounds_(other.bounds_) {}
   LinearState& operator=(const LinearState&) = delete;
 
   std::int64_t bytes() const override {
-    return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double) +
-                                     exponents_.size() * sizeof(std::int32_t)) +
-           totals_.bytes() + summary_.bytes();
+    return static_cast<std::int64_t>(sizeof(*this) + bounds_.size() * sizeof(double)) +
+           totals_.bytes() + summary_bytes();
   }
 
   // Of a state with sums before it is made.
@@ -74,41 +113,23 @@ class LinearState final : public SealedState {
   // for.
   bool has_sums() const { return totals_.size() > 0; }
   void AllocateSums() {
-    const auto kv_heads = static_cast<std::int64_t>(bounds_.size());
-    totals_ = AlignedBuffer<double>(kv_heads * dims_.totals());
-    summary_ = AlignedBuffer<float>(kv_heads * dims_.summary());
+    totals_ = AlignedBuffer<double>(kv_heads() * dims().totals());
+    AllocateSummary();
   }
 
-  // f64: S [features x value_columns], then Z [features].
-  double* totals(std::int64_t head) { return totals_.data() + head * dims_.totals(); }
-  const double* totals(std::int64_t head) const { return totals_.data() + head * dims_.totals(); }
-
-  // f32: [features x summary_columns], column d_v is Z.
-  float* summary(std::int64_t head) { return summary_.data() + head * dims_.summary(); }
-  const float* summary(std::int64_t head) const { return summary_.data() + head * dims_.summary(); }
+  // f64: S [features x value_columns], then Z [features], times 2 to the power of exponent().
+  double* totals(std::int64_t head) { return totals_.data() + head * dims().totals(); }
+  const double* totals(std::int64_t head) const { return totals_.data() + head * dims().totals(); }
 
   // At least the largest magnitude among a head's totals.
   double& bound(std::int64_t head) { return bounds_[static_cast<std::size_t>(head)]; }
   double bound(std::int64_t head) const { return bounds_[static_cast<std::size_t>(head)]; }
 
-  // Of scaled features: a head's totals and summary are times 2 to this power. kNoExponent without
-  // unmasked tokens, and with features that are not scaled.
-  std::int32_t& exponent(std::int64_t head) { return exponents_[static_cast<std::size_t>(head)]; }
-  std::int32_t exponent(std::int64_t head) const {
-    return exponents_[static_cast<std::size_t>(head)];
-  }
-
-  // Unmasked tokens folded in.
-  std::int64_t unmasked() const { return unmasked_; }
-  void AddUnmasked(std::int64_t tokens) { unmasked_ += tokens; }
+  void AddUnmasked(std::int64_t tokens) { set_unmasked(unmasked() + tokens); }
 
  private:
-  LinearDims dims_;
   AlignedBuffer<double> totals_;
-  AlignedBuffer<float> summary_;
   std::vector<double> bounds_;
-  std::vector<std::int32_t> exponents_;
-  std::int64_t unmasked_ = 0;
 };
 
 }  // namespace attnd::engine

@@ -12,6 +12,15 @@ namespace attnd::engine {
 // is exact.
 void AddToTotals(const float* block, double factor, double* totals, std::int64_t n);
 
+// The same for totals, each of which may be subnormal after it.
+void AddToTotals(const double* other, double factor, double* totals, std::int64_t n);
+
+// out[i] = a_factor * a[i] + b_factor * b[i] in f64, for powers of two at most 1.
+void SumTotals(const float* a, double a_factor, const float* b, double b_factor, double* out,
+               std::int64_t n);
+void SumTotals(const double* a, double a_factor, const double* b, double b_factor, double* out,
+               std::int64_t n);
+
 // out[i] = totals[i] rounded to nearest even. Returns max |out[i]| (0 for n = 0): +inf if a total
 // exceeds f32's range, NaN if any is NaN.
 float RoundTotals(const double* totals, float* out, std::int64_t n);

@@ -54,6 +54,11 @@ std::vector<Bar> LinearBars(const BenchOptions& options);
 // operations. exact_one_query_{f32,bf16}_of_read_bandwidth: one query over 131,072 tokens, d = 64.
 std::vector<Bar> ExactBars(const BenchOptions& options);
 
+// window_linear_{append,attend}: a linear layer with a window of 65,536 tokens after 131,072 of
+// them, elu + 1, c = d_v = 64, to one without a window. Prints memory and times of both engines
+// without a window, with one of 4,096 and one of 65,536.
+std::vector<Bar> WindowBars(const BenchOptions& options);
+
 // attend_one_query_of_echo: the p50 of an Attend of one query on a linear session (elu + 1,
 // c = d_v = 64) to that of an echo of the same sizes, with 1 and with 8 calls under way; the worse.
 std::vector<Bar> AttendLatencyBars(const BenchOptions& options);

@@ -66,7 +66,8 @@ class Attnctl : public ::testing::Test {
 };
 
 TEST_F(Attnctl, TheLifeOfASession) {
-  Output output = Run("create --key-dim 4 --value-dim 3 --id s --label team=a --ttl 90m");
+  Output output =
+      Run("create --key-dim 4 --value-dim 3 --id s --label team=a --ttl 90m --window 512");
   EXPECT_EQ(output.exit_status, 0);
   EXPECT_EQ(output.text, "s\n");
   EXPECT_EQ(Run("append s --keys k.npy --values v.npy").text, "20 tokens appended, position 20\n");
@@ -83,6 +84,7 @@ TEST_F(Attnctl, TheLifeOfASession) {
   EXPECT_EQ(Run("step s --keys k.npy --values v.npy --queries q.npy --out o2.npy").text,
             "20 queries answered at position 40 -> o2.npy\n");
   EXPECT_NE(Run("get s").text.find("labels      team=a"), std::string::npos);
+  EXPECT_NE(Run("get s").text.find("window of 512 tokens"), std::string::npos);
   EXPECT_NE(Run("get s --json").text.find("\"position\": \"0\""), std::string::npos);
   EXPECT_NE(Run("update s --label team=b").text.find("team=b"), std::string::npos);
   EXPECT_NE(Run("list").text.find("\ns  "), std::string::npos);
@@ -314,6 +316,7 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   flags.layers = 2;
   flags.key_dim = 8;
   flags.scale = 0.5F;
+  flags.window = 128;
   flags.time_to_live = "1.5s";
   flags.labels = {"a=b=c", "d="};
   const auto config = ConfigOf(flags);
@@ -321,6 +324,7 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   const v1::LayerGroup& group = config->layer_groups(0);
   EXPECT_EQ(group.count(), 2);
   EXPECT_EQ(group.scale(), 0.5F);
+  EXPECT_EQ(group.window_tokens(), 128);
   EXPECT_EQ(group.linear().feature_map().kind(), v1::IDENTITY);
   // The identity map has no denominator.
   EXPECT_EQ(group.linear().normalization(), v1::UNNORMALIZED);

@@ -48,13 +48,22 @@ std::vector<Case> Cases() {
       {"efficient", LinearGroup(grouped, v1::EFFICIENT), grouped},
       // Keys whose exponentials differ by far more than f32 holds.
       {"efficient_far", LinearGroup(grouped, v1::EFFICIENT), grouped, 40.0F},
+      {"exact_window", ExactGroup(grouped), grouped},
+      {"elu_window", LinearGroup(grouped), grouped},
+      {"favor_window", LinearGroup(narrow, v1::FAVOR_POSITIVE), narrow},
   };
-  cases[5].group.mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
-  cases[10].group.mutable_linear()->mutable_feature_map()->set_nu(2);
-  v1::UpdateRule& rwkv6 = *cases[16].group.mutable_linear()->mutable_update();
+  const auto named = [&](const std::string& name) -> v1::LayerGroup& {
+    return std::ranges::find(cases, name, &Case::name)->group;
+  };
+  named("relu").mutable_linear()->mutable_feature_map()->set_epsilon(0.01F);
+  named("dpfp").mutable_linear()->mutable_feature_map()->set_nu(2);
+  v1::UpdateRule& rwkv6 = *named("rwkv6").mutable_linear()->mutable_update();
   rwkv6.set_read_first(true);
   for (int i = 0; i < 16; ++i) rwkv6.add_bonus(0.1F * static_cast<float>(i) - 0.5F);
-  cases[17].group.mutable_linear()->mutable_update()->add_log_decays(-0.03125F);
+  named("retnet").mutable_linear()->mutable_update()->add_log_decays(-0.03125F);
+  named("exact_window").set_window_tokens(70);
+  named("elu_window").set_window_tokens(192);
+  named("favor_window").set_window_tokens(128);
   return cases;
 }
 

@@ -45,6 +45,12 @@ std::vector<Kind> Kinds() {
     if (map == v1::DPFP) feature_map.set_nu(2);
     if (map == v1::FAVOR_SHARP) feature_map.set_sharpness(-0.1F);
   }
+  kinds.push_back({"exact_window", ExactGroup(kShape)});
+  kinds.back().group.set_window_tokens(150);
+  kinds.push_back({"elu_window", LinearGroup(kShape)});
+  kinds.back().group.set_window_tokens(192);
+  kinds.push_back({"favor_window", LinearGroup(kShape, v1::FAVOR_POSITIVE)});
+  kinds.back().group.set_window_tokens(256);
   kinds.push_back({"mamba2", GatedGroup(kShape, v1::UpdateRule::PER_TOKEN)});
   kinds.push_back({"gla", GatedGroup(kShape, v1::UpdateRule::PER_FEATURE)});
   kinds.push_back({"delta", GatedGroup(kShape, v1::UpdateRule::NONE, true)});

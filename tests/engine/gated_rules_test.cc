@@ -184,6 +184,16 @@ TEST(GatedRules, CombinationsThatDoNotFitAreRefusedByName) {
   }
 }
 
+TEST(GatedRules, AWindowIsRefused) {
+  for (const Case& c : AllCases()) {
+    EngineConfig config = {c.shape, c.config};
+    config.window_tokens = 128;
+    const auto engine = MakeEngine(config);
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.name;
+    EXPECT_THAT(std::string(engine.status().message()), HasSubstr("window_tokens is 128"));
+  }
+}
+
 TEST(GatedRules, NothingOfThisFamilyMerges) {
   for (const Case& c : AllCases()) {
     EXPECT_FALSE(Make(c)->mergeable()) << c.name;

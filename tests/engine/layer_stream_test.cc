@@ -213,15 +213,18 @@ TEST_P(LayerStream, BytesGrowWithTheTokensAndNotBeforeThem) {
   EXPECT_LE(full->bytes(), engine_->fixed_bytes() + 2 * kTokens * engine_->bytes_per_token());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerStream,
-                         ::testing::Values(Case{"exact", {kShape, ExactConfig{}}},
-                                           Case{"exact_bf16",
-                                                {kShape, ExactConfig{DataType::kBf16}}},
-                                           Case{"elu", {kShape, Linear("elu_plus_one")}},
-                                           Case{"relu", {kShape, Linear("relu")}},
-                                           Case{"squared_relu", {kShape, Linear("squared_relu")}},
-                                           Case{"identity", {kShape, Linear("identity")}}),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, LayerStream,
+    ::testing::Values(Case{"exact", {kShape, ExactConfig{}}},
+                      Case{"exact_bf16", {kShape, ExactConfig{DataType::kBf16}}},
+                      Case{"elu", {kShape, Linear("elu_plus_one")}},
+                      Case{"relu", {kShape, Linear("relu")}},
+                      Case{"squared_relu", {kShape, Linear("squared_relu")}},
+                      Case{"identity", {kShape, Linear("identity")}},
+                      Case{"exact_window", {kShape, ExactConfig{}, 100}},
+                      Case{"elu_window", {kShape, Linear("elu_plus_one"), 320}},
+                      Case{"favor_window", {kShape, Linear("favor_positive"), 192}}),
+    [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace attnd::engine

@@ -35,6 +35,28 @@ TEST(MakeEngineTest, NamesFieldValueAndLimit) {
               HasSubstr("scale is nan"));
 }
 
+TEST(MakeEngineTest, WindowsThatCannotBeAreRefusedByName) {
+  const auto refusal = [](auto kind, std::int64_t window) {
+    const auto engine = MakeEngine({{1, 1, 8, 8, 1.0F}, kind, window});
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << window;
+    return std::string(engine.status().message());
+  };
+  for (const std::int64_t window : {std::int64_t{-1}, -(std::int64_t{1} << 62),
+                                    (std::int64_t{1} << 28) + 64, std::int64_t{1} << 62}) {
+    const std::string expected =
+        "window_tokens is " + std::to_string(window) + "; it must be 0 (no window) to 268435456";
+    EXPECT_EQ(refusal(ExactConfig{}, window), expected);
+    EXPECT_EQ(refusal(LinearConfig{}, window), expected);
+  }
+  EXPECT_EQ(refusal(LinearConfig{}, 100),
+            "window_tokens is 100; it must be a multiple of 64 for a linear engine, whose window "
+            "moves by whole blocks");
+  for (const std::int64_t window : {64, 1 << 28}) {
+    EXPECT_TRUE(MakeEngine({{1, 1, 8, 8, 1.0F}, LinearConfig{}, window}).ok());
+    EXPECT_TRUE(MakeEngine({{1, 1, 8, 8, 1.0F}, ExactConfig{}, window - 1}).ok());
+  }
+}
+
 TEST(MakeEngineTest, MakesTheEngineThatIsAskedFor) {
   const LayerShape shape = {2, 4, 8, 16, 0.5F};
   const auto exact = MakeEngine({.shape = shape, .kind = ExactConfig{DataType::kBf16}});

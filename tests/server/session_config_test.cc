@@ -54,6 +54,12 @@ TEST(SessionConfig, FieldsOutOfRangeAreRefusedByName) {
        v1::INVALID_FIELD, "query_heads"},
       {Exact(), [&](Config& c) { group(c)->set_scale(kNan); }, v1::INVALID_FIELD, "scale"},
       {Exact(), [&](Config& c) { group(c)->set_scale(INFINITY); }, v1::INVALID_FIELD, "scale"},
+      {Exact(), [&](Config& c) { group(c)->set_window_tokens(-1); }, v1::INVALID_FIELD,
+       "window_tokens is -1"},
+      {Exact(), [&](Config& c) { group(c)->set_window_tokens(std::int64_t{1} << 62); },
+       v1::INVALID_FIELD, "268435456"},
+      {Linear(), [&](Config& c) { group(c)->set_window_tokens(100); }, v1::INVALID_FIELD,
+       "window_tokens is 100; it must be a multiple of 64"},
       {Exact(), [&](Config& c) { group(c)->clear_engine(); }, v1::INVALID_FIELD, "engine"},
       {Exact(), [&](Config& c) { group(c)->mutable_exact()->set_storage(v1::F16); },
        v1::INVALID_FIELD, "storage"},
@@ -166,6 +172,9 @@ TEST(SessionConfig, IdentityLeavesOutMutableFieldsAndDefaultsThatAreWrittenOut) 
   config.mutable_layer_groups(0)->mutable_exact()->set_storage(v1::F32);
   EXPECT_EQ(PlanSession(config, options)->identity, identity);
   config.mutable_layer_groups(0)->set_value_dim(9);
+  EXPECT_NE(PlanSession(config, options)->identity, identity);
+  config = Exact();
+  config.mutable_layer_groups(0)->set_window_tokens(64);
   EXPECT_NE(PlanSession(config, options)->identity, identity);
   config = Exact();
   config.mutable_layer_groups(0)->set_scale(1);

@@ -91,6 +91,24 @@ TEST(Work, TheProjectionOfARandomMapIsCounted) {
   EXPECT_LT(AppendQuantumTokens(*projecting), AppendQuantumTokens(*elementwise));
 }
 
+TEST(Work, AWindowBoundsWhatIsReadAndALongOneMakesSealsDearer) {
+  engine::EngineConfig config;
+  config.shape = Heads(1, 64);
+  config.window_tokens = 256;
+  const auto exact = *engine::MakeEngine(config);
+  EXPECT_LE(AttendOperations(*exact, 1 << 20, 1, 0), kBriefOperations);
+  EXPECT_EQ(AttendOperations(*exact, 1 << 20, 1, 0), AttendOperations(*exact, 1000, 1, 0));
+  EXPECT_LT(AttendOperations(*exact, 64, 1, 0), AttendOperations(*exact, 1000, 1, 0));
+  config.kind = engine::LinearConfig{};
+  const auto linear = *engine::MakeEngine(config);
+  EXPECT_EQ(AttendOperations(*linear, 1 << 20, 1, 0),
+            AttendOperations(*Make(Heads(1, 64), true), 0, 1, 0));
+  config.window_tokens = 1 << 20;
+  EXPECT_GT(AppendOperations(**engine::MakeEngine(config), 64, 1),
+            AppendOperations(*linear, 64, 1));
+  EXPECT_GT(AppendOperations(*linear, 64, 1), AppendOperations(*Make(Heads(1, 64), true), 64, 1));
+}
+
 TEST(Work, AbsurdSizesSaturate) {
   const auto exact = Make(Heads(1024, 1024), false);
   EXPECT_GT(AttendOperations(*exact, std::int64_t{1} << 50, std::int64_t{1} << 40, 64),

@@ -33,6 +33,28 @@ TEST(Totals, AddAndRoundAtEveryLength) {
   }
 }
 
+TEST(Totals, SumsAtEveryLengthAndTypeAreThoseOfTheirParts) {
+  for (std::int64_t n = 0; n < 40; ++n) {
+    const std::vector<float> a = RandomValues(n, 3);
+    const std::vector<float> b = RandomValues(n, 4, 1e6F);
+    const std::vector<double> a64(a.begin(), a.end());
+    const std::vector<double> b64(b.begin(), b.end());
+    std::vector<double> of_blocks(static_cast<std::size_t>(n) + 1, -7.0);
+    std::vector<double> of_totals = of_blocks;
+    SumTotals(a.data(), 0.5, b.data(), 1.0, of_blocks.data(), n);
+    SumTotals(a64.data(), 0.5, b64.data(), 1.0, of_totals.data(), n);
+    std::vector<double> added = b64;
+    AddToTotals(a64.data(), 0.5, added.data(), n);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(of_blocks[i], 0.5 * a64[i] + b64[i]);
+      ASSERT_EQ(of_totals[i], of_blocks[i]);
+      ASSERT_EQ(added[i], of_blocks[i]);
+    }
+    ASSERT_EQ(of_blocks.back(), -7.0);
+    ASSERT_EQ(of_totals.back(), -7.0);
+  }
+}
+
 TEST(Totals, SmallAddendsAreNotLostInALargeTotal) {
   // In f32 the total would stay 2^24.
   double total = 0x1p24;
