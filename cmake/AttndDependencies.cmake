@@ -32,8 +32,8 @@ set_target_properties(attnd::gomp PROPERTIES IMPORTED_LOCATION "${ATTND_GOMP}")
 
 # The allocator of the programs; a sanitizer brings its own. glibc's hands the memory of a large
 # message back to the system and takes it again page by page, and keeps what sessions gave back in
-# the arena of whichever thread held it: p50 of a 1 MiB Append 800 us instead of 930, and resident
-# memory that does not grow with sessions created and deleted. Nothing refers to its symbols.
+# the arena of whichever thread held it: p50 of a 1 MiB Append 800 us instead of 930. Where sessions
+# of unlike sizes come and go it keeps up to half as much again (deploy/README.md bounds it). Nothing refers to its symbols.
 find_library(ATTND_TCMALLOC NAMES tcmalloc_minimal REQUIRED)
 add_library(attnd::allocator INTERFACE IMPORTED)
 if(NOT ATTND_SANITIZE)
