@@ -59,6 +59,9 @@ std::vector<Bar> ExactBars(const BenchOptions& options);
 // without a window, with one of 4,096 and one of 65,536.
 std::vector<Bar> WindowBars(const BenchOptions& options);
 
+// No bars: prints times of decays and delta rules beside those of a plain sum.
+std::vector<Bar> GatedBars(const BenchOptions& options);
+
 // attend_one_query_of_echo: the p50 of an Attend of one query on a linear session (elu + 1,
 // c = d_v = 64) to that of an echo of the same sizes, with 1 and with 8 calls under way; the worse.
 std::vector<Bar> AttendLatencyBars(const BenchOptions& options);

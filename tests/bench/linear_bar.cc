@@ -79,6 +79,9 @@ void ProductsOfHalves(const float* x, std::int64_t c, float* y) {
   engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
 }
 
+// Keys are mapped by one exponential; queries by the softmax of their rows.
+void ExpOfColumns(const float* x, std::int64_t c, float* y) { engine::Exp(x, y, kBlockTokens * c); }
+
 struct MapCost {
   const char* map;           // in map_list.h
   std::int64_t projections;  // columns of its projection
@@ -104,6 +107,7 @@ constexpr MapCost kCosts[] = {
      [](const float* x, std::int64_t c, float* y) {
        engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
      }},
+    {"efficient", 0, ExpOfColumns},
 };
 
 struct Data {

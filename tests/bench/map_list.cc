@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "engine/efficient/efficient_engine.h"
+
 namespace attnd::bench {
 namespace {
 
@@ -63,6 +65,7 @@ constexpr BenchMap kMaps[] = {
     {"cosformer", "M = tokens", HorizonOfTheContext},
     {"dpfp", "nu 3", Rolls3},
     {"taylor", "", nullptr},
+    {"efficient", "", nullptr},
 };
 
 }  // namespace
@@ -74,7 +77,8 @@ engine::LinearConfig ConfigOf(const BenchMap& map, const Sample& sample, std::ui
   config.feature_map.name = map.name;
   if (map.configure != nullptr) map.configure(sample, config.feature_map);
   if (config.feature_map.features > 0) config.feature_map.seed = seed;
-  config.guard_epsilon = 1e-30F;
+  // Its rows of weights add up to 1: it has no guard to set.
+  if (config.feature_map.name != engine::kEfficientName) config.guard_epsilon = 1e-30F;
   return config;
 }
 

@@ -20,8 +20,11 @@
 
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "server/feature_map_store.h"
+#include "server/feature_map_upload.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/model.h"
+#include "tests/server/feature_map_fixture.h"
 
 namespace attnd::e2e {
 namespace {
@@ -66,11 +69,30 @@ std::vector<Kind> Kinds() {
   return kinds;
 }
 
+// A map that the server and the models' store have.
+TestMap Upload(TestServer& server, server::FeatureMapStore& maps, const server::Options& options) {
+  TestMap map = MakeTestMap(v1::FeatureMapHeader::HEDGEHOG, kShape.kv_heads, kShape.query_heads,
+                            kShape.key_dim, 5, true, 1);
+  const auto context = Context();
+  v1::PutFeatureMapResponse response;
+  const auto writer = server.stub().PutFeatureMap(context.get(), &response);
+  server::FeatureMapUpload upload(maps, options);
+  for (const v1::PutFeatureMapRequest& message : {map.Header(), map.Chunk(0, map.payload.size())}) {
+    EXPECT_TRUE(writer->Write(message));
+    EXPECT_TRUE(upload.Take(message).ok());
+  }
+  writer->WritesDone();
+  EXPECT_TRUE(Succeeded(writer->Finish()));
+  EXPECT_TRUE(upload.End().ok());
+  return map;
+}
+
 // One session, its model, and what its last calls were.
 class Mixed {
  public:
-  Mixed(TestServer& server, Kind kind, std::uint32_t seed)
+  Mixed(TestServer& server, server::FeatureMapStore& maps, Kind kind, std::uint32_t seed)
       : stub_(server.stub()),
+        maps_(maps),
         kind_(std::move(kind)),
         random_(seed),
         pool_(RandomTokens(kShape, kPool, seed % 1000)),
@@ -123,7 +145,7 @@ class Mixed {
 
   void Begin() {
     session_.emplace(stub_, kind_.name, ConfigOf({kind_.group}));
-    model_.emplace(kind_.group, pool_);
+    model_.emplace(kind_.group, pool_, maps_);
     append_.reset();
     step_.reset();
   }
@@ -269,6 +291,7 @@ class Mixed {
   }
 
   v1::AttentionService::Stub& stub_;
+  server::FeatureMapStore& maps_;
   const Kind kind_;
   std::mutex mutex_;
   std::mt19937 random_;
@@ -293,9 +316,15 @@ TEST(Mix, SessionsOfEveryKindAreTheirModels) {
       FromEnvironment("ATTND_MIX_SEED", std::random_device()() % 1'000'000));
   std::printf("ATTND_MIX_SEED=%u, %lld seconds\n", seed, static_cast<long long>(seconds));
   TestServer server;
+  const server::Options options = TestOptions();
+  server::FeatureMapStore maps(options, server::SystemClock());
+  const TestMap learned = Upload(server, maps, options);
+  std::vector<Kind> kinds = Kinds();
+  kinds.push_back({"learned", LinearGroup(kShape, v1::LEARNED)});
+  kinds.back().group.mutable_linear()->mutable_feature_map()->set_weights(learned.header.sha256());
   std::vector<std::unique_ptr<Mixed>> sessions;
-  for (Kind& kind : Kinds()) {
-    sessions.push_back(std::make_unique<Mixed>(server, std::move(kind),
+  for (Kind& kind : kinds) {
+    sessions.push_back(std::make_unique<Mixed>(server, maps, std::move(kind),
                                                seed + static_cast<std::uint32_t>(sessions.size())));
   }
   std::atomic<std::int64_t> acts = 0;

@@ -7,8 +7,9 @@
 
 namespace attnd::e2e {
 
-Model::Model(const v1::LayerGroup& group, const Tokens& pool) : pool_(pool) {
-  const auto plan = server::PlanSession(ConfigOf({group}), TestOptions());
+Model::Model(const v1::LayerGroup& group, const Tokens& pool, server::FeatureMapStore& maps)
+    : pool_(pool) {
+  const auto plan = server::PlanSession(ConfigOf({group}), TestOptions(), &maps);
   EXPECT_TRUE(plan.ok()) << plan.status();
   engine_ = plan->groups[0].engine;
   state_ = engine::EmptyLayer(*engine_);

@@ -13,6 +13,7 @@
 #include "attnd/v1/attention.pb.h"
 #include "engine/engine.h"
 #include "engine/layer_stream.h"
+#include "server/feature_map_store.h"
 #include "tests/e2e/harness.h"
 
 namespace attnd::e2e {
@@ -20,8 +21,8 @@ namespace attnd::e2e {
 // A session of one layer.
 class Model {
  public:
-  // `pool`: the tokens that the session will hold, in order.
-  Model(const v1::LayerGroup& group, const Tokens& pool);
+  // `pool`: the tokens that the session will hold, in order; `maps`: where LEARNED ones are.
+  Model(const v1::LayerGroup& group, const Tokens& pool, server::FeatureMapStore& maps);
 
   std::int64_t position() const { return state_->position(); }
   const engine::Engine& engine() const { return *engine_; }

@@ -40,6 +40,17 @@ SessionPlan Plan(const Options& options) {
   positional.set_key_dim(1);
   positional.mutable_linear()->mutable_feature_map()->set_kind(v1::COSFORMER);
   positional.mutable_linear()->mutable_feature_map()->set_horizon(100);
+  v1::LayerGroup& columns = *config.add_layer_groups();
+  columns.set_key_dim(2);
+  columns.mutable_linear()->mutable_feature_map()->set_kind(v1::EFFICIENT);
+  v1::LayerGroup& window = *config.add_layer_groups();
+  window.set_key_dim(1);
+  window.set_window_tokens(3);
+  window.mutable_exact();
+  v1::LayerGroup& blocks = *config.add_layer_groups();
+  blocks.set_key_dim(1);
+  blocks.set_window_tokens(64);
+  blocks.mutable_linear()->mutable_feature_map()->set_kind(v1::RELU);
   for (const auto decay : {v1::UpdateRule::PER_TOKEN, v1::UpdateRule::PER_FEATURE}) {
     v1::LayerGroup& gated = *config.add_layer_groups();
     gated.set_key_dim(2);
