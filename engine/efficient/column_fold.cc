@@ -11,16 +11,6 @@ HeadRows AsHeadRows(const EncodedRows& rows, const float* mantissas, const Value
   return {rows.rows, mantissas, values.values, values.stride, rows.valid, nullptr};
 }
 
-// Calls use(i, factor) for element i of a head's totals and the factor of the column it belongs to.
-template <typename Use>
-void ForTotals(const LinearDims& dims, const float* factors, const Use& use) {
-  for (std::int64_t a = 0; a < dims.features; ++a) {
-    const auto factor = static_cast<double>(factors[a]);
-    for (std::int64_t j = 0; j < dims.value_columns; ++j) use(a * dims.value_columns + j, factor);
-    use(dims.features * dims.value_columns + a, factor);
-  }
-}
-
 }  // namespace
 
 bool FoldColumns(const LinearDims& dims, const EncodedRows& rows, const ValueRows& values,
@@ -30,8 +20,8 @@ bool FoldColumns(const LinearDims& dims, const EncodedRows& rows, const ValueRow
   const AlignedRows aligned = AlignRows(rows, base, scratch);
   if (aligned.base_factors != nullptr) {
     double* totals = state.sums().totals(head);
-    ForTotals(dims, aligned.base_factors, [totals](std::int64_t i, double factor) {
-      if (factor != 1.0) totals[i] *= factor;
+    ForTotals(dims, [&](std::int64_t i, std::int64_t column) {
+      totals[i] *= static_cast<double>(aligned.base_factors[column]);
     });
   }
   if (base == nullptr || aligned.base_factors != nullptr) RaiseSteps(rows, state.steps(head));
@@ -56,8 +46,9 @@ bool CanFoldColumns(const LinearDims& dims, const EncodedRows& rows, const Value
   if (!std::isfinite(SumRows(dims, brought, sums, scratch))) return false;
   const double* totals = state.sums().totals(head);
   bool finite = true;
-  ForTotals(dims, aligned.base_factors, [&](std::int64_t i, double factor) {
-    const double total = totals[i] * factor + static_cast<double>(sums[i]);
+  ForTotals(dims, [&](std::int64_t i, std::int64_t column) {
+    const double total = totals[i] * static_cast<double>(aligned.base_factors[column]) +
+                         static_cast<double>(sums[i]);
     finite = finite && std::isfinite(static_cast<float>(total));
   });
   return finite;

@@ -13,11 +13,9 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "engine/block.h"
 #include "engine/linear/linear_layer.h"
-#include "engine/scratch.h"
 
 namespace attnd::engine {
 
@@ -43,7 +41,8 @@ class HeadDecays {
   void DecayRows(std::int64_t from, const float* features, float* decayed, float* sealed) const;
 
   // What totals are multiplied by when these rows are sealed, dims.features numbers in f64: the
-  // exponential of the sum of all rows' log-decays.
+  // exponential (the C library's, whose last bit may differ from one release to another) of the sum
+  // of all rows' log-decays.
   void TotalFactors(double* factors) const;
 
  private:

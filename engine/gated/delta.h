@@ -8,7 +8,7 @@
 //   u_i = b_i (v_i - (x_i + y_i)),  x_i = (D k_i) S_sealed,  y_i = chain over j < i of s_ij u_j,
 //   s_ij = (chain over features of k_i k_j) * w_j
 // which is the forward substitution of the papers' triangular system. S_sealed is the f32 summary;
-// x_i is left out where no unmasked token is sealed. Nothing depends on rows after i, so updates
+// x_i is left out where nothing is sealed. Nothing depends on rows after i, so updates
 // may be made row by row as tokens come or for a whole block at once.
 //
 // Growth: with ||k|| <= 1 and b <= 1, or ||k||^2 b < 2, S stays bounded; with longer keys it may

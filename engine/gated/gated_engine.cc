@@ -25,11 +25,7 @@ const LinearState& AsLinear(const SealedState& state) {
 
 // Multiplies row i of a head's S, and Z's number i, by factors[i].
 void DecayTotals(const LinearDims& dims, const double* factors, double* totals) {
-  for (std::int64_t i = 0; i < dims.features; ++i) {
-    double* row = totals + i * dims.value_columns;
-    for (std::int64_t j = 0; j < dims.value_columns; ++j) row[j] *= factors[i];
-    totals[dims.features * dims.value_columns + i] *= factors[i];
-  }
+  ForTotals(dims, [&](std::int64_t i, std::int64_t feature) { totals[i] *= factors[feature]; });
 }
 
 absl::Status Invalid(const std::string& what) {
@@ -131,18 +127,48 @@ std::shared_ptr<SealedState> GatedEngine::Clone(const SealedState& state) const 
   return std::make_shared<LinearState>(AsLinear(state));
 }
 
+HeadRows GatedEngine::Decayed(const Rows& rows, std::int64_t head, double* factors,
+                              Scratch& scratch) const {
+  const LinearDims& dims = layer_.dims;
+  const HeadDecays decays(layer_, rows.log_decays, rows.valid, rows.count, head);
+  decays.TotalFactors(factors);
+  float* decayed = scratch.Take(rows.count * dims.features);
+  decays.DecayRows(rows.count - 1, rows.features, decayed, scratch.Take(dims.features));
+  return {rows.count,
+          decayed,
+          rows.values,
+          rows.value_stride,
+          rows.valid,
+          nullptr,
+          !layer_.config.update.delta};
+}
+
 bool GatedEngine::Fold(const Rows& rows, std::int64_t head, LinearState& state,
                        Scratch& scratch) const {
   const Scratch::Frame frame(scratch);
+  double* factors = scratch.TakeF64(layer_.dims.features);
+  const HeadRows decayed = Decayed(rows, head, factors, scratch);
+  DecayTotals(layer_.dims, factors, state.totals(head));
+  return FoldRows(layer_.dims, decayed, head, state, scratch);
+}
+
+// Whether Fold() would be true; the state is not changed.
+bool GatedEngine::CanFold(const Rows& rows, std::int64_t head, const LinearState& state,
+                          Scratch& scratch) const {
+  const Scratch::Frame frame(scratch);
   const LinearDims& dims = layer_.dims;
-  const HeadDecays decays(layer_, rows.log_decays, rows.valid, rows.count, head);
   double* factors = scratch.TakeF64(dims.features);
-  decays.TotalFactors(factors);
-  DecayTotals(dims, factors, state.totals(head));
-  float* decayed = scratch.Take(rows.count * dims.features);
-  decays.DecayRows(rows.count - 1, rows.features, decayed, scratch.Take(dims.features));
-  return FoldRows(dims, {rows.count, decayed, rows.values, rows.value_stride, rows.valid, nullptr},
-                  head, state, scratch);
+  const HeadRows decayed = Decayed(rows, head, factors, scratch);
+  float* sums = scratch.Take(dims.totals());
+  if (!std::isfinite(SumRows(dims, decayed, sums, scratch))) return false;
+  if (!state.has_sums()) return true;
+  const double* totals = state.totals(head);
+  bool finite = true;
+  ForTotals(dims, [&](std::int64_t i, std::int64_t feature) {
+    const double total = totals[i] * factors[feature] + static_cast<double>(sums[i]);
+    finite = finite && std::isfinite(static_cast<float>(total));
+  });
+  return finite;
 }
 
 GatedEngine::Rows GatedEngine::EncodedRows(const Tail& tail, std::int64_t count, RowMask valid,
@@ -206,9 +232,10 @@ absl::Status GatedEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
             absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
       }
       // The next block's updates read it.
-      if (layer_.config.update.delta) RoundSummary(layer_.dims, head, sealed);
+      if (layer_.config.update.delta || b + 1 == blocks.size()) {
+        RoundSummary(layer_.dims, head, sealed);
+      }
     }
-    RoundSummary(layer_.dims, head, sealed);
   }
   for (const Block& block : blocks) sealed.AddUnmasked(std::popcount(block.valid));
   return absl::OkStatus();
@@ -218,7 +245,6 @@ absl::Status GatedEngine::CheckTail(const SealedState& state, const TailView& ta
                                     Scratch& scratch) const {
   if (tail.rows == 0) return absl::OkStatus();
   const auto& sealed = AsLinear(state);
-  std::unique_ptr<LinearState> copy;
   for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
     const Rows rows = EncodedRows(*tail.tail, tail.rows, tail.valid, head);
     float max_value = 0;
@@ -230,11 +256,7 @@ absl::Status GatedEngine::CheckTail(const SealedState& state, const TailView& ta
     const HeadRows undecayed = {rows.count,        rows.features, rows.values,
                                 rows.value_stride, rows.valid,    nullptr};
     if (SurelyCanFoldRows(layer_.dims, undecayed, max_value, head, sealed)) continue;
-    if (copy == nullptr) {
-      copy = std::make_unique<LinearState>(sealed);
-      if (!copy->has_sums()) copy->AllocateSums();
-    }
-    if (!Fold(rows, head, *copy, scratch)) return SumsOverflow("the last tokens", head);
+    if (!CanFold(rows, head, sealed, scratch)) return SumsOverflow("the last tokens", head);
   }
   return absl::OkStatus();
 }
@@ -252,7 +274,12 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeGatedEngine(const LayerShape& 
                                                               const LinearConfig& config) {
   absl::StatusOr<LinearLayer> layer = MakeLinearLayer(shape, config);
   if (!layer.ok()) return layer.status();
-  if (absl::Status status = CheckRule(*layer); !status.ok()) return status;
+  absl::Status status = CheckRule(*layer);
+  // Keys of their own for every query are as much work as two products.
+  if (DecaysPerFeature(*layer) || !config.update.bonus.empty()) {
+    status.Update(CheckSums(shape, layer->dims, layer->map->feature_dim(), /*factor=*/2));
+  }
+  if (!status.ok()) return status;
   return std::make_unique<const GatedEngine>(*std::move(layer));
 }
 

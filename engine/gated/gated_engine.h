@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/engine_config.h"
+#include "engine/linear/fold.h"
 #include "engine/linear/linear_layer.h"
 #include "engine/linear/linear_state.h"
 
@@ -73,6 +74,8 @@ class GatedEngine final : public Engine {
   // A sealed state and an open block. Per token nothing: S and Z do not grow.
   std::int64_t fixed_bytes() const override;
   std::int64_t bytes_per_token() const override { return 0; }
+  // Totals are multiplied before they are added to.
+  std::int64_t seal_passes() const override { return 2; }
   std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
 
  private:
@@ -85,7 +88,11 @@ class GatedEngine final : public Engine {
     const float* values = nullptr;    // values or updates
     std::int64_t value_stride = 0;
   };
+  // The rows as they are folded, and what the totals are multiplied by before, per feature.
+  HeadRows Decayed(const Rows& rows, std::int64_t head, double* factors, Scratch& scratch) const;
   bool Fold(const Rows& rows, std::int64_t head, LinearState& state, Scratch& scratch) const;
+  bool CanFold(const Rows& rows, std::int64_t head, const LinearState& state,
+               Scratch& scratch) const;
   Rows EncodedRows(const Tail& tail, std::int64_t count, RowMask valid, std::int64_t head) const;
   Rows EncodeBlock(const Block& block, std::int64_t position, std::int64_t head,
                    const LinearState& state, Scratch& scratch) const;

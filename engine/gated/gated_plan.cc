@@ -21,22 +21,24 @@ const float* HeadFeatures(const Tail& tail, const LinearDims& dims, std::int64_t
 GatedAttendPlan::GatedAttendPlan(const LinearLayer& layer)
     : layer_(layer),
       keys_by_cut_(DecaysPerFeature(layer) || !layer.config.update.bonus.empty()),
-      tiles_(layer, keys_by_cut_ ? 16 * kBlockTokens * layer.dims.features : 0) {}
+      together_(layer),
+      apart_(layer, 16 * kBlockTokens * layer.dims.features) {}
 
 void GatedAttendPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
-  tiles_.Reset(group);
+  tiles_ = keys_by_cut_ && group.causal && group.count > 1 ? &apart_ : &together_;
+  tiles_->Reset(group);
   answer_ = answer;
 }
 
 template <typename Use>
 void GatedAttendPlan::ForSpans(const QueryTile& tile, const Use& use) const {
-  if (!tiles_.group().causal) {
+  if (!tiles_->group().causal) {
     use(Span{0, tile.rows, tile.tail_rows});
     return;
   }
   Span span;
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-    const std::int64_t cut = tiles_.Cut(query);
+  tiles_->ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+    const std::int64_t cut = tiles_->Cut(query);
     if (span.rows > 0 && cut != span.cut) {
       use(span);
       span.rows = 0;
@@ -48,7 +50,7 @@ void GatedAttendPlan::ForSpans(const QueryTile& tile, const Use& use) const {
 }
 
 HeadDecays GatedAttendPlan::DecaysOf(const QueryTile& tile) const {
-  const TailView& tail = tiles_.group().tail;
+  const TailView& tail = tiles_->group().tail;
   return {layer_, tail.tail->log_decays.data(), tail.valid, tile.tail_rows, tile.head};
 }
 
@@ -59,7 +61,7 @@ std::int64_t GatedAttendPlan::SeenFrom(std::int64_t cut) const {
 void GatedAttendPlan::ScoreByRow(const QueryTile& tile, float* features, float* scores,
                                  Scratch& scratch) const {
   const std::int64_t ld = layer_.dims.features;
-  const Tail& tail = *tiles_.group().tail.tail;
+  const Tail& tail = *tiles_->group().tail.tail;
   const float* keys_t =
       OpenKeys(layer_.dims, HeadFeatures(tail, layer_.dims, tile.head), tile.tail_rows, scratch);
   GemmNN(tile.padded_rows, OpenBlockWidth(tile.tail_rows), ld, features, ld, keys_t, kBlockTokens,
@@ -83,7 +85,7 @@ void GatedAttendPlan::ScoreByFeature(const QueryTile& tile, float* features, flo
                                      Scratch& scratch) const {
   const std::int64_t ld = layer_.dims.features;
   const UpdateRule& rule = layer_.config.update;
-  const Tail& tail = *tiles_.group().tail.tail;
+  const Tail& tail = *tiles_->group().tail.tail;
   const float* tail_features = HeadFeatures(tail, layer_.dims, tile.head);
   const HeadDecays decays = DecaysOf(tile);
   const std::int64_t c = layer_.map->feature_dim();
@@ -124,16 +126,16 @@ void GatedAttendPlan::AddTail(const QueryTile& tile, float* scores, bool accumul
                               Scratch& scratch) const {
   const LinearDims& dims = layer_.dims;
   const LayerShape& shape = layer_.shape;
-  const Tail& tail = *tiles_.group().tail.tail;
+  const Tail& tail = *tiles_->group().tail.tail;
   const std::int64_t width = OpenBlockWidth(tile.tail_rows);
   const float* values =
       layer_.config.update.delta
           ? OpenValues(dims, tail.updates.data() + tile.head * kBlockTokens * dims.value_columns,
-                       dims.value_columns, tile.tail_rows, scratch)
+                       dims.value_columns, tile.tail_rows, scratch, /*one=*/0.0F)
           : OpenValues(dims, tail.values.data() + tile.head * shape.value_dim, shape.value_row(),
                        tile.tail_rows, scratch);
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-    const RowMask seen = tiles_.VisibleTail(query);
+  tiles_->ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
+    const RowMask seen = tiles_->VisibleTail(query);
     if (seen != FirstRows(width)) KeepColumns(seen, width, scores + i * kBlockTokens);
   });
   GemmNN(tile.padded_rows, dims.summary_columns, width, scores, kBlockTokens, values,
@@ -143,12 +145,12 @@ void GatedAttendPlan::AddTail(const QueryTile& tile, float* scores, bool accumul
 bool GatedAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const LinearDims& dims = layer_.dims;
-  const QueryTile tile = tiles_.Tile(chain);
-  const auto& sealed = static_cast<const LinearState&>(*tiles_.group().sealed);
+  const QueryTile tile = tiles_->Tile(chain);
+  const auto& sealed = static_cast<const LinearState&>(*tiles_->group().sealed);
   const bool any_sealed = sealed.unmasked() > 0;
 
   QueryTiles::Exponents exponents = {};  // the maps of this engine are not scaled
-  float* features = tiles_.Features(tile, exponents, scratch);
+  float* features = tiles_->Features(tile, exponents, scratch);
   float* scores = scratch.Take(tile.padded_rows * kBlockTokens);
   std::fill_n(scores, tile.padded_rows * kBlockTokens, 0.0F);
   if (tile.tail_rows > 0 && keys_by_cut_) {
@@ -164,9 +166,9 @@ bool GatedAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
            dims.summary_columns);
   }
   if (tile.tail_rows > 0) AddTail(tile, scores, any_sealed, sums, scratch);
-  tiles_.ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+  tiles_->ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
     WriteAnswerRow(layer_,
-                   {query, query_head, !any_sealed && tiles_.VisibleTail(query) == 0, 0,
+                   {query, query_head, !any_sealed && tiles_->VisibleTail(query) == 0, 0,
                     sums + i * dims.summary_columns},
                    answer_);
   });

@@ -12,10 +12,9 @@
 //   [N | D] = [N | D] + a [V | 1]     one chain over the tail rows, added once
 // and then the guard. V are the updates of the delta rule where there is one.
 //
-// The second form needs keys of its own for every n: once for an Attend, whose queries all see the
-// same rows, but for every query of a Step, which costs c exponentials per row (about 2
-// microseconds a token and head of 64). Threads, tiles and what is written: as for the plan of
-// engine/linear/attend_plan.h.
+// The second form needs keys of its own for every n: once a tile for an Attend, whose queries all
+// see the same rows, but for every query of a Step, whose tiles are smaller for it. Threads, tiles
+// and what is written: as for the plan of engine/linear/attend_plan.h.
 #ifndef ATTND_ENGINE_GATED_GATED_PLAN_H_
 #define ATTND_ENGINE_GATED_GATED_PLAN_H_
 
@@ -34,7 +33,7 @@ class GatedAttendPlan final : public AttendPlan {
   explicit GatedAttendPlan(const LinearLayer& layer);
 
   void Reset(const QueryGroup& group, const AnswerView& answer) override;
-  std::int64_t chains() const override { return tiles_.chains(); }
+  std::int64_t chains() const override { return tiles_->chains(); }
   bool Run(std::int64_t chain, Scratch& scratch) override;
   // Chains write disjoint rows: there is nothing to reduce.
   void Finish(Scratch&) override {}
@@ -61,7 +60,9 @@ class GatedAttendPlan final : public AttendPlan {
 
   const LinearLayer& layer_;
   const bool keys_by_cut_;
-  QueryTiles tiles_;
+  QueryTiles together_;  // rows that see the same keys
+  QueryTiles apart_;     // each query with keys of its own
+  QueryTiles* tiles_ = &together_;
   AnswerView answer_;
 };
 

@@ -78,7 +78,15 @@ float SumRows(const LinearDims& dims, const HeadRows& rows, float* sums, Scratch
   const PaddedValues values = PadValues(dims, rows, scratch);
   GemmTN(dims.features, dims.value_columns, rows.rows, rows.features, dims.features, values.data,
          values.stride, /*accumulate=*/false, sums, dims.value_columns);
-  ColumnSums(rows.features, rows.rows, dims.features, sums + dims.features * dims.value_columns);
+  float* key_sums = sums + dims.features * dims.value_columns;
+  if (rows.sum_keys) {
+    ColumnSums(rows.features, rows.rows, dims.features, key_sums);
+    return MaxAbs(sums, dims.totals());
+  }
+  std::fill_n(key_sums, dims.features, 0.0F);
+  if (!AllFinite(rows.features, rows.rows * dims.features)) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
   return MaxAbs(sums, dims.totals());
 }
 
@@ -149,8 +157,9 @@ double BlockSumBound(const LinearDims& dims, const HeadRows& rows, float max_val
   const auto max_feature = static_cast<double>(MaxAbs(rows.features, rows.rows * dims.features));
   // Scaling to a common exponent only makes numbers smaller. A chain of at most 64 roundings
   // exceeds the exact sum of magnitudes by far less than 1 %.
-  return 1.01 * static_cast<double>(rows.rows) * max_feature *
-         std::max(1.0, static_cast<double>(max_value));
+  // Not std::max, which loses a NaN.
+  const double largest = max_value < 1.0F ? 1.0 : static_cast<double>(max_value);
+  return 1.01 * static_cast<double>(rows.rows) * max_feature * largest;
 }
 
 bool SurelyCanFoldRows(const LinearDims& dims, const HeadRows& rows, float max_value,

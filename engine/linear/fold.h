@@ -27,6 +27,7 @@ struct HeadRows {
   std::int64_t value_stride = 0;
   RowMask valid = 0;                        // unmasked rows
   const std::int32_t* exponents = nullptr;  // of each row; null: features are not scaled
+  bool sum_keys = true;                     // false: Z stays 0, for sums without a denominator
 };
 
 // The sums of the rows, whose features are not scaled, in the layout of the totals. Returns their

@@ -11,11 +11,13 @@
 
 namespace attnd::engine {
 
-absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features) {
-  const std::int64_t sums = shape.kv_heads * dims.totals();
-  if (sums <= kMaxSums) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("kv_heads * c * (value_dim + 1) is ", sums,
-                                                 "; it must be at most ", kMaxSums,
+absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features,
+                       std::int64_t factor) {
+  const std::int64_t columns = std::max(dims.value_columns + 1, kBlockTokens);
+  const std::int64_t sums = shape.kv_heads * dims.features * columns;
+  if (sums <= kMaxSums / factor) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("kv_heads * c * max(value_dim + 1, 64) is ", sums,
+                                                 "; it must be at most ", kMaxSums / factor,
                                                  " (c = ", features, " features a key)"));
 }
 

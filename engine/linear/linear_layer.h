@@ -30,12 +30,14 @@ struct LinearLayer {
 // layer would have more than kMaxSums numbers.
 absl::StatusOr<LinearLayer> MakeLinearLayer(const LayerShape& shape, const LinearConfig& config);
 
-// Numbers of S and Z of a layer. Sealing a block is one piece of work: at this size about 10 ms,
-// at the sizes of language models (64 heads of 128) about 1.
+// Numbers of S and Z of a layer, and of the features of a block. Sealing a block is one piece of
+// work: at this size about 10 ms, at the sizes of language models (64 heads of 128) about 1.
 inline constexpr std::int64_t kMaxSums = 1 << 23;
 
-// InvalidArgument where a layer whose keys have `features` features would have more.
-absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features);
+// InvalidArgument where a layer whose keys have `features` features would have more. `factor`: how
+// much more than a product what is done with them costs.
+absl::Status CheckSums(const LayerShape& shape, const LinearDims& dims, std::int64_t features,
+                       std::int64_t factor = 1);
 
 // Token rows whose keys are to be mapped: the first stands at `position`. Borrowed.
 struct KeyRows {

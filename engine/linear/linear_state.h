@@ -40,6 +40,15 @@ struct LinearDims {
   std::int64_t summary_columns;  // d_v + 1, rounded up: columns of [S | Z]
 };
 
+// Calls use(i, feature) for every number of one head's totals and the feature that it belongs to.
+template <typename Use>
+void ForTotals(const LinearDims& dims, const Use& use) {
+  for (std::int64_t a = 0; a < dims.features; ++a) {
+    for (std::int64_t j = 0; j < dims.value_columns; ++j) use(a * dims.value_columns + j, a);
+    use(dims.features * dims.value_columns + a, a);
+  }
+}
+
 class LinearSummary : public SealedState {
  public:
   LinearSummary& operator=(const LinearSummary&) = delete;

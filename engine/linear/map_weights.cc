@@ -60,6 +60,13 @@ absl::Status CheckMapWeightsShape(const MapWeightsShape& shape) {
                                                    "; it must be a multiple of kv_heads, which is ",
                                                    shape.kv_heads));
   }
+  // Multiply-adds of a row: those of a block's 64 take about a millisecond.
+  constexpr std::int64_t kMaxProjection = 1 << 20;
+  if (shape.features * shape.key_dim > kMaxProjection) {
+    return absl::InvalidArgumentError(absl::StrCat("features * key_dim is ",
+                                                   shape.features * shape.key_dim,
+                                                   "; it must be at most ", kMaxProjection));
+  }
   return absl::OkStatus();
 }
 

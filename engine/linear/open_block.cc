@@ -22,13 +22,13 @@ const float* OpenKeys(const LinearDims& dims, const float* features, std::int64_
 }
 
 const float* OpenValues(const LinearDims& dims, const float* values, std::int64_t stride,
-                        std::int64_t rows, Scratch& scratch) {
+                        std::int64_t rows, Scratch& scratch, float one) {
   const std::int64_t width = OpenBlockWidth(rows);
   float* copy = scratch.Take(width * dims.summary_columns);
   for (std::int64_t j = 0; j < rows; ++j) {
     float* row = copy + j * dims.summary_columns;
     std::copy_n(values + j * stride, dims.value_dim, row);
-    row[dims.value_dim] = 1.0F;
+    row[dims.value_dim] = one;
     std::fill(row + dims.value_dim + 1, row + dims.summary_columns, 0.0F);
   }
   std::fill(copy + rows * dims.summary_columns, copy + width * dims.summary_columns, 0.0F);

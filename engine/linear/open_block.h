@@ -21,9 +21,10 @@ std::int64_t OpenBlockWidth(std::int64_t rows);
 const float* OpenKeys(const LinearDims& dims, const float* features, std::int64_t rows,
                       Scratch& scratch);
 
-// [V | 1] [width x dims.summary_columns] of `rows` value rows, `stride` floats apart.
+// [V | one] [width x dims.summary_columns] of `rows` value rows, `stride` floats apart. `one`: 1,
+// or 0 for sums without a denominator.
 const float* OpenValues(const LinearDims& dims, const float* values, std::int64_t stride,
-                        std::int64_t rows, Scratch& scratch);
+                        std::int64_t rows, Scratch& scratch, float one = 1.0F);
 
 }  // namespace attnd::engine
 

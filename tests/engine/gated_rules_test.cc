@@ -115,17 +115,73 @@ TEST(GatedRules, ADeltaRuleThatDivergesIsRefusedAndPoisonsNothing) {
 }
 
 TEST(GatedRules, ATailThatCanBeCheckedCanBeSealed) {
-  const Case c = CaseNamed("mamba2");
-  const auto engine = Make(c);
-  for (const float size : {1e37F, 1e38F, 3e38F}) {
-    Stream stream(c, 65, 41);
-    for (float& value : stream.values) value = size;
-    Scratch scratch;
-    LayerDraft draft(*engine, EmptyLayer(*engine));
-    ASSERT_TRUE(draft.Append(stream.batch(), 0, 64, nullptr, scratch).ok());
-    const bool checked = draft.CheckTail(scratch).ok();
-    EXPECT_EQ(draft.Append(stream.batch(), 64, 1, nullptr, scratch).ok(), checked) << size;
+  for (const char* name : {"mamba2", "gla", "delta", "gated_delta"}) {
+    const Case c = CaseNamed(name);
+    const auto engine = Make(c);
+    for (const float size : {1e37F, 1e38F, 3e38F}) {
+      Stream stream(c, 129, 41);
+      for (float& value : stream.values) value = size;
+      Scratch scratch;
+      // With a state and without one.
+      for (const std::int64_t tokens : {64, 128}) {
+        LayerDraft draft(*engine, EmptyLayer(*engine));
+        if (!draft.Append(stream.batch(), 0, tokens, nullptr, scratch).ok()) continue;
+        const bool checked = draft.CheckTail(scratch).ok();
+        EXPECT_EQ(draft.Append(stream.batch(), tokens, 1, nullptr, scratch).ok(), checked)
+            << name << " " << size << " " << tokens;
+      }
+    }
   }
+}
+
+// An update that is not a number was accepted, and its block could then never be sealed.
+TEST(GatedRules, AnUpdateThatIsNotANumberIsRefusedBeforeItIsAcknowledged) {
+  Case c = CaseNamed("delta");
+  c.shape = {1, 1, 1, 1, 1.0F};
+  const auto engine = Make(c);
+  Stream stream(c, 65, 45);
+  std::fill(stream.rates.begin(), stream.rates.end(), 1.0F);
+  stream.keys[0] = stream.keys[1] = 1e20F;
+  stream.values[0] = 0.0F;
+  stream.values[1] = 1.0F;
+  for (std::int64_t token = 2; token < 65; ++token) stream.Mask(token);
+  auto state = EmptyLayer(*engine);
+  Scratch scratch;
+  absl::Status status;
+  while (status.ok() && state->position() < stream.tokens) {
+    LayerDraft draft(*engine, state);
+    status = draft.Append(stream.batch(), state->position(), 1, nullptr, scratch);
+    status.Update(draft.CheckTail(scratch));
+    if (status.ok()) state = draft.Finish();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_LT(state->position(), 2);
+  // What was accepted takes 64 more tokens, which are masked.
+  LayerDraft draft(*engine, state);
+  Stream masked(c, 65, 46);
+  for (std::int64_t token = 0; token < 65; ++token) masked.Mask(token);
+  EXPECT_TRUE(draft.Append(masked.batch(), 0, 65, nullptr, scratch).ok());
+}
+
+// Sums without a denominator have no Z that could overflow.
+TEST(GatedRules, ADeltaRuleHasNoKeySumsToOverflow) {
+  Case c = CaseNamed("delta");
+  c.shape = {1, 1, 1, 1, 1.0F};
+  const auto engine = Make(c);
+  Stream stream(c, 66, 47);
+  std::fill(stream.keys.begin(), stream.keys.end(), 1e19F);
+  std::fill(stream.values.begin(), stream.values.end(), 1.0F);
+  std::fill(stream.rates.begin(), stream.rates.end(), 1e-38F);
+  stream.keys[65] = 0.0F;
+  const float query = 1e19F;
+  const Answers answers = Attend(*engine, *At(*engine, stream, 66), &query, 1);
+  const oracle::Answers truth = Recur(stream.context(66), {&query, {66}}, stream.recurrence());
+  EXPECT_EQ(answers.flags[0], 0);
+  EXPECT_NEAR(answers.outputs[0], truth.outputs[0], 1e-5);
+  std::fill(stream.keys.begin(), stream.keys.end(), 1e37F);
+  std::fill(stream.values.begin(), stream.values.end(), 0.0F);
+  std::fill(stream.rates.begin(), stream.rates.end(), 0.0F);
+  EXPECT_EQ(At(*engine, stream, 66)->position(), 66);
 }
 
 TEST(GatedRules, GatesOutOfRangeAreRefusedByName) {
