@@ -31,7 +31,6 @@ finish() {
   podman rmi --force --all >/dev/null 2>&1 || true
   rm -rf --one-file-system "$work"
 }
-trap finish EXIT
 
 say() { printf '%4d s  %s\n' "$SECONDS" "$1"; }
 fail() {
@@ -59,6 +58,8 @@ lock_type = "file"
 tmp_dir = "$work/libpod"
 END
 export TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$work/containers.conf
+# Not before: without the export, `finish` would remove the containers and images of this machine.
+trap finish EXIT
 
 debootstrap --variant=minbase bookworm "$work/rootfs" >"$work/log" 2>&1 || {
   tail -n 20 "$work/log" >&2

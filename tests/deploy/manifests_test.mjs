@@ -54,6 +54,31 @@ test('the server takes the options of the pods, and ends with status 0', async (
   assert.equal(status, 0, log);
 });
 
+test('every line of the table of limits adds up', () => {
+  const readme = readFileSync(new URL('../../deploy/README.md', import.meta.url), 'utf8');
+  const lines = [...readme.matchAll(/^\| ([0-9]+) GiB \| ([0-9]+) \| (\w+) \| (\w+) \| (\w+) \|$/gm)];
+  assert.equal(lines.length, 6);
+  for (const [line, memory, heap, state, maps, inflight] of lines) {
+    const {documents, container, setOption} = load();
+    container.resources.requests.memory = container.resources.limits.memory = `${memory}Gi`;
+    container.env.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB').value = heap;
+    setOption('max_state_bytes', state);
+    setOption('max_feature_map_bytes', maps);
+    setOption('max_inflight_bytes', inflight);
+    assert.deepEqual(checkSums(documents), [], line);
+  }
+});
+
+test('--max_state_bytes=0 with the other defaults fits from 3840 MiB on', () => {
+  for (const [memory, fits] of [[3839, false], [3840, true]]) {
+    const {documents, container, setOption} = load();
+    container.resources.requests.memory = container.resources.limits.memory = `${memory}Mi`;
+    container.env.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB').value = `${memory - 128}`;
+    setOption('max_state_bytes', '0');
+    assert.equal(checkSums(documents).length === 0, fits, `${memory} MiB`);
+  }
+});
+
 // [what is broken, how, what the only problem says]
 const schemaCases = [
   ['a misspelt field', (m) => { m.container.imagePullPolice = 'Always'; }, /"imagePullPolice"' does not exist in type 'Container'/],
@@ -75,9 +100,23 @@ const sumCases = [
   ['a hook of unknown length', (m) => { m.container.lifecycle = {preStop: {exec: {command: ['sh', '-c', 'wait']}}}; }, /preStop is not/],
   ['a drain that is not told', (m) => m.setOption('drain_deadline'), /--drain_deadline is not/],
   ['a memory limit that is too small', (m) => { m.container.resources.requests.memory = m.container.resources.limits.memory = '3Gi'; }, /memory is 3Gi; it must be at least 4096 MiB/],
-  ['more sessions than memory', (m) => m.setOption('max_state_bytes', '4GiB'), /HEAP_LIMIT_MB must be at least 4672 MiB/],
+  ['more sessions than memory', (m) => m.setOption('max_state_bytes', '4GiB'), /HEAP_LIMIT_MB must be at least 4928 MiB/],
+  ['more learned maps than memory', (m) => m.setOption('max_feature_map_bytes', '321MiB'),
+    /HEAP_LIMIT_MB must be at least 3969 MiB .*--max_feature_map_bytes 321 MiB/],
+  ['learned maps forgotten in the limits of a small pod', (m) => {
+    m.container.resources.requests.memory = m.container.resources.limits.memory = '1Gi';
+    m.container.env.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB').value = '896';
+    m.setOption('max_state_bytes', '512MiB');
+    m.setOption('max_inflight_bytes', '64MiB');
+  }, /HEAP_LIMIT_MB must be at least 1104 MiB/],
+  ['three quarters of a pod for sessions, and too little besides', (m) => {
+    m.container.resources.requests.memory = m.container.resources.limits.memory = '3Gi';
+    m.container.env.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB').value = '2944';
+    m.setOption('max_state_bytes', '0');
+  }, /HEAP_LIMIT_MB must be at least 3136 MiB \(--max_state_bytes 2304 MiB/],
   ['no limit of the heap', (m) => { m.container.env = m.container.env.filter(({name}) => !name.startsWith('TCMALLOC')); }, /HEAP_LIMIT_MB must be/],
   ['an unlimited state', (m) => m.setOption('max_state_bytes'), /must be given as sizes/],
+  ['learned maps that are not told', (m) => m.setOption('max_feature_map_bytes'), /must be given as sizes/],
   ['no processor limit', (m) => { delete m.container.resources.limits.cpu; }, /limits.cpu is missing/],
   ['more workers than processors', (m) => m.setOption('workers', '8'), /--workers is 8/],
   ['more workers, as an argument', (m) => { m.container.args = ['--workers=8']; }, /--workers is 8/],

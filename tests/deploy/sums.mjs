@@ -8,6 +8,8 @@ const heapMargin = 256 * 2 ** 20;
 const processMargin = 128 * 2 ** 20;
 // Attends that wait for a position may hold a quarter of max_inflight_bytes besides it.
 const inflightFactor = 1.25;
+// Of the memory limit, what --max_state_bytes=0 takes for sessions.
+const automaticState = 0.75;
 // From the end of the drain to the end of the process.
 const graceMargin = 5;
 
@@ -56,15 +58,19 @@ function checkResources(container, options, say) {
       say(`resources.requests.${resource} is ${requests?.[resource]}; it must equal the limit, ${limits[resource]}`);
     }
   }
-  const state = byteSize(options.max_state_bytes);
+  // Three budgets, none a part of another.
+  const given = byteSize(options.max_state_bytes);
+  const state = given === 0 ? automaticState * quantity(limits.memory) : given;
+  const maps = byteSize(options.max_feature_map_bytes);
   const inflight = byteSize(options.max_inflight_bytes);
-  if (Number.isNaN(state + inflight)) {
-    return say('--max_state_bytes and --max_inflight_bytes must be given as sizes');
+  if (Number.isNaN(state + maps + inflight)) {
+    return say('--max_state_bytes, --max_feature_map_bytes and --max_inflight_bytes must be given as sizes');
   }
   const heap = Number(container.env?.find(({name}) => name === 'TCMALLOC_HEAP_LIMIT_MB')?.value) * 2 ** 20;
-  const needOfHeap = state + inflightFactor * inflight + heapMargin;
+  const needOfHeap = state + maps + inflightFactor * inflight + heapMargin;
   if (!(heap >= needOfHeap)) {
     say(`TCMALLOC_HEAP_LIMIT_MB must be at least ${mebibytes(needOfHeap)} (--max_state_bytes ${mebibytes(state)}` +
+      ` + --max_feature_map_bytes ${mebibytes(maps)}` +
       ` + ${inflightFactor} --max_inflight_bytes ${mebibytes(inflight)} + ${mebibytes(heapMargin)})`);
   }
   if (quantity(limits.memory) < heap + processMargin) {
