@@ -115,11 +115,11 @@ void RefGatedHead::Append(const float* key, const float* value, const float* log
   }
   token.columns.assign(value, value + layer_.shape.value_dim);
   if (masked) token.columns.assign(Size(layer_.shape.value_dim), 0.0F);
-  token.columns.push_back(1.0F);
+  token.columns.push_back(rule.delta ? 0.0F : 1.0F);
   tail_.push_back(token);
   if (rule.delta) {
     std::vector<float> update = Update(token, token.columns.data(), masked ? 0.0F : rate);
-    update.push_back(1.0F);
+    update.push_back(0.0F);
     tail_.back().columns = update;
   }
   ++position_;

@@ -34,7 +34,7 @@ class RefGatedHead {
   struct Token {
     std::vector<float> features;
     std::vector<float> gates;    // c log-decays
-    std::vector<float> columns;  // value or update, then 1
+    std::vector<float> columns;  // value, then 1; or update, then 0
     bool masked = false;
   };
   // By tail row seen from row `from`: c weights; the last is that of the sealed part.

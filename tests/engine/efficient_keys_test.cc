@@ -103,9 +103,10 @@ TEST(EfficientConfig, WhatHasNoMeaningIsRefused) {
   bad = config;
   bad.feature_map.epsilon = 0.5F;
   EXPECT_THAT(Refusal(bad), HasSubstr("feature_map.epsilon is 0.5"));
-  EXPECT_EQ(MakeEngine({{4, 4, 4096, 4096, 1.0F}, config}).status().message(),
-            "kv_heads * c * (value_dim + 1) is 67125248; it must be at most 8388608 (c = 4096 "
-            "features a key)");
+  EXPECT_EQ(
+      MakeEngine({{4, 4, 4096, 4096, 1.0F}, config}).status().message(),
+      "kv_heads * c * max(value_dim + 1, 64) is 67125248; it must be at most 8388608 (c = 4096 "
+      "features a key)");
 }
 
 TEST(EfficientConfig, ItIsALinearEngineWhoseAnswersCannotBeMerged) {

@@ -226,6 +226,7 @@ std::shared_ptr<const LayerState> Append(const Engine& engine, const Stream& str
         draft.Append(stream.batch(), state->position(), count, nullptr, scratch);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(draft.CheckTail(scratch).ok());
+    if (!status.ok()) return state;
     state = draft.Finish();
   }
   return state;

@@ -479,10 +479,14 @@ TEST(MapWeights, RefuseHostileSizes) {
   odd.kv_heads = 3;
   EXPECT_EQ(CheckMapWeightsShape(odd).message(),
             "query_heads is 4; it must be a multiple of kv_heads, which is 3");
-  const MapWeightsShape largest = {MapActivation::kRelu, 4096, 4096, 4096, 65'536, true, true};
+  MapWeightsShape largest = {MapActivation::kRelu, 4096, 4096, 4096, 256, true, true};
   ASSERT_TRUE(CheckMapWeightsShape(largest).ok());
-  EXPECT_GT(largest.numbers(), std::int64_t{1} << 40);
-  EXPECT_GT(largest.bytes(largest.numbers()), std::int64_t{1} << 42);
+  EXPECT_GT(largest.numbers(), std::int64_t{1} << 33);
+  EXPECT_GT(largest.bytes(largest.numbers()), std::int64_t{1} << 35);
+  // A row of it would take more than a quantum.
+  largest.features = 257;
+  EXPECT_EQ(CheckMapWeightsShape(largest).message(),
+            "features * key_dim is 1052672; it must be at most 1048576");
 }
 
 TEST(LinearLearnedConfig, WeightsMustFitTheLayer) {
