@@ -361,8 +361,10 @@ TEST(PutFeatureMap, AnUploadThatStopsIsEndedAndGivesItsMemoryBack) {
 // Admitted while it was taken only, a message stayed until the next one came: calls that sent no
 // more held it as long as they liked, outside of max_inflight_bytes.
 TEST(PutFeatureMap, ACallThatWaitsForItsNextMessageHoldsNoLargeOne) {
-  constexpr int kCalls = 12;
+  constexpr int kCalls = 48;
   constexpr std::int64_t kLarge = std::int64_t{7} << 20;
+  // gRPC's buffers were seen to keep 20 MB, however many calls there are.
+  constexpr std::int64_t kMost = kCalls * kLarge / 4;
   // The allocator's own count.
   const auto allocated = [] {
     const struct mallinfo2 info = mallinfo2();
@@ -390,10 +392,10 @@ TEST(PutFeatureMap, ACallThatWaitsForItsNextMessageHoldsNoLargeOne) {
       "AttentionService\",grpc_type=\"client_stream\"}",
       kCalls));
   // The last one may still be in someone's hands.
-  for (int i = 0; i < 1000 && allocated() - start >= 2 * kLarge; ++i) {
+  for (int i = 0; i < 1000 && allocated() - start >= kMost; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  EXPECT_LT(allocated() - start, 2 * kLarge) << kCalls << " calls of " << kLarge << " bytes";
+  EXPECT_LT(allocated() - start, kMost) << kCalls << " calls of " << kLarge << " bytes";
   for (int i = 0; i < kCalls; ++i) {
     contexts[static_cast<std::size_t>(i)]->TryCancel();
     EXPECT_EQ(writers[static_cast<std::size_t>(i)]->Finish().error_code(), StatusCode::CANCELLED);
