@@ -7,14 +7,6 @@
 #include "server/error.h"
 
 namespace attnd::server {
-namespace {
-
-// What a map costs beside its weights: its places in two trees. So that small maps are limited in
-// number too.
-constexpr std::int64_t kEntryBytes = 512;
-
-}  // namespace
-
 absl::Status FeatureMapStore::Reservation::GrowTo(std::int64_t bytes) {
   const std::int64_t more = bytes + kEntryBytes - bytes_;
   if (more <= 0) return absl::OkStatus();

@@ -32,6 +32,10 @@ using MapWeightsPtr = std::shared_ptr<const engine::MapWeights>;
 
 class FeatureMapStore {
  public:
+  // What a map costs beside its weights: its places in two trees. So that small maps are limited in
+  // number too.
+  static constexpr std::int64_t kEntryBytes = 512;
+
   // The referenced objects outlive the store.
   FeatureMapStore(const Options& options, const Clock& clock) : options_(options), clock_(clock) {}
   FeatureMapStore(const FeatureMapStore&) = delete;
@@ -45,7 +49,7 @@ class FeatureMapStore {
     Reservation(const Reservation&) = delete;
     Reservation& operator=(const Reservation&) = delete;
 
-    // Raises what is reserved to `bytes` and the store's own for a map, making room for it.
+    // Raises what is reserved to `bytes` and kEntryBytes, making room for it.
     // FEATURE_MAP_BYTES where maps in use and uploads leave none.
     absl::Status GrowTo(std::int64_t bytes);
 

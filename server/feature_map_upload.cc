@@ -5,9 +5,9 @@
 #include <cstring>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/aligned_buffer.h"
 #include "server/error.h"
 
 namespace attnd::server {
@@ -98,9 +98,11 @@ absl::Status FeatureMapUpload::TakeHeader(const v1::FeatureMapHeader& header) {
   }
   std::copy(header.sha256().begin(), header.sha256().end(), expected_.begin());
   map_bytes_ = shape.bytes(shape.numbers());
-  if (map_bytes_ > options_.max_feature_map_size) {
+  // All that the store will hold for it: what fits here fits an empty store.
+  const std::int64_t held_bytes = map_bytes_ + FeatureMapStore::kEntryBytes;
+  if (held_bytes > options_.max_feature_map_size) {
     return Error(v1::FEATURE_MAP_BYTES,
-                 absl::StrCat("the map takes ", map_bytes_,
+                 absl::StrCat("the map takes ", held_bytes,
                               " bytes; it must take at most max_feature_map_size = ",
                               options_.max_feature_map_size));
   }
@@ -130,16 +132,21 @@ absl::Status FeatureMapUpload::TakeChunk(const std::string& chunk) {
   }
   received_bytes_ += size;
   sha256_.Update(chunk);
-  rest_ += chunk;
-  const std::int64_t count = static_cast<std::int64_t>(rest_.size()) / kNumberBytes;
-  if (count == 0) return absl::OkStatus();
+  const std::size_t before = rest_.size();
+  const std::int64_t count = static_cast<std::int64_t>(before + chunk.size()) / kNumberBytes;
+  const std::size_t taken = static_cast<std::size_t>(count * kNumberBytes);
+  if (count == 0) {
+    rest_ += chunk;
+    return absl::OkStatus();
+  }
   absl::Status reserved =
       reservation_.GrowTo(builder_->shape().bytes(builder_->received() + count));
   if (!reserved.ok()) return reserved;
-  std::vector<float> numbers(static_cast<std::size_t>(count));
-  const std::size_t taken = numbers.size() * kNumberBytes;
-  std::memcpy(numbers.data(), rest_.data(), taken);
-  rest_ = rest_.substr(taken);
+  auto numbers = engine::AlignedBuffer<float>::Uninitialized(count);
+  char* const bytes = reinterpret_cast<char*>(numbers.data());
+  std::memcpy(bytes, rest_.data(), before);
+  std::memcpy(bytes + before, chunk.data(), taken - before);
+  rest_.assign(chunk, taken - before);
   absl::Status added = builder_->Add(numbers.data(), count);
   return added.ok() ? added : Error(v1::NOT_FINITE, std::string(added.message()));
 }

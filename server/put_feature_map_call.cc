@@ -57,7 +57,10 @@ void PutFeatureMapCall::OnReadDone(bool ok) {
   TakeOver(this);
   {
     MutexLock lock(&mutex_);
-    if (finished_) return;
+    if (finished_) {
+      request_ = {};
+      return;
+    }
     taking_ = true;
   }
   std::optional<absl::Status> end = ok ? Take() : Complete();
@@ -80,8 +83,11 @@ std::optional<absl::Status> PutFeatureMapCall::Take() {
   services_.metrics.MessageReceived(RpcMethod::kPutFeatureMap);
   const absl::StatusOr<Admission::Ticket> ticket =
       services_.admission.Admit(static_cast<std::int64_t>(request_.ByteSizeLong()));
+  // Goes with its ticket: the call may wait long for the next message, or for its peer to read why
+  // this one was refused.
+  const v1::PutFeatureMapRequest message = std::move(request_);
   if (!ticket.ok()) return ticket.status();
-  absl::Status taken = upload_->Take(request_);
+  absl::Status taken = upload_->Take(message);
   if (!taken.ok()) return taken;
   if (upload_->there()) return Complete();
   return std::nullopt;
@@ -115,7 +121,8 @@ void PutFeatureMapCall::End(const absl::Status& status) {
 }
 
 void PutFeatureMapCall::FinishWith(const absl::Status& status) {
-  // Its memory does not wait for the peer to read the answer.
+  // Its memory does not wait for the peer to read the answer. request_ is left alone: a read may be
+  // writing to it.
   upload_.reset();
   messages_.Refused(status).IgnoreError();
   if (status.ok()) services_.metrics.MessageSent(RpcMethod::kPutFeatureMap);
@@ -140,6 +147,10 @@ void PutFeatureMapCall::Drain() { End(MessageHandler::ShuttingDown()); }
 
 bool PutFeatureMapCall::IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) {
   MutexLock lock(&mutex_);
+  return IsStuckLocked(now_nanos, patience_nanos);
+}
+
+bool PutFeatureMapCall::IsStuckLocked(std::int64_t now_nanos, std::int64_t patience_nanos) const {
   if (finished_) return now_nanos - finish_nanos_ >= patience_nanos;
   return now_nanos - start_nanos_ >=
          absl::ToInt64Nanoseconds(services_.options.feature_map_upload_timeout);
@@ -150,21 +161,24 @@ void PutFeatureMapCall::HoldToEnd() { held_ = HeldCall(context_); }
 void PutFeatureMapCall::EndStuck() {
   const HeldCall held = std::move(held_);
   const std::int64_t now = services_.clock.MonotonicNanos();
-  if (IsStuck(now, absl::ToInt64Nanoseconds(services_.options.slow_reader_timeout))) {
-    bool finished = false;
-    {
-      MutexLock lock(&mutex_);
-      finished = finished_;
-    }
-    if (finished) {
-      services_.metrics.AddRejected(RejectReason::kSlowReader);
-      held.Cancel();
+  bool unread = false;
+  {
+    // Under one lock: an upload that ends after its time was found to be up has just been answered,
+    // and its peer gets the time to read.
+    MutexLock lock(&mutex_);
+    if (!IsStuckLocked(now, absl::ToInt64Nanoseconds(services_.options.slow_reader_timeout))) {
       return;
     }
-    End(absl::DeadlineExceededError(
-        absl::StrCat("the map was not uploaded within feature_map_upload_timeout = ",
-                     absl::FormatDuration(services_.options.feature_map_upload_timeout))));
+    unread = finished_;
   }
+  if (unread) {
+    services_.metrics.AddRejected(RejectReason::kSlowReader);
+    held.Cancel();
+    return;
+  }
+  End(absl::DeadlineExceededError(
+      absl::StrCat("the map was not uploaded within feature_map_upload_timeout = ",
+                   absl::FormatDuration(services_.options.feature_map_upload_timeout))));
 }
 
 }  // namespace attnd::server

@@ -5,8 +5,8 @@
 //   - UNAVAILABLE SHUTTING_DOWN, when the server drains;
 //   - DEADLINE_EXCEEDED, when it is not done within feature_map_upload_timeout;
 //   - without a word, when the client has gone away.
-// Each message is admitted while it is taken, as one of a Stream; between messages an upload holds
-// what it has reserved in the store.
+// Each message is admitted while it is taken, as one of a Stream, and destroyed before its ticket
+// goes; between messages an upload holds what it has reserved in the store, and no message.
 //
 // gRPC calls the On... functions from its threads; one mutex orders them and those who end the
 // call. The object deletes itself in OnDone.
@@ -47,10 +47,12 @@ class PutFeatureMapCall final : public grpc::ServerReadReactor<v1::PutFeatureMap
   void OnDone() override;
   void Drain() override;
   bool IsStuck(std::int64_t now_nanos, std::int64_t patience_nanos) override;
+  bool IsStuckLocked(std::int64_t now_nanos, std::int64_t patience_nanos) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HoldToEnd() override;
   void EndStuck() override;
 
-  // Takes the message that has been read. The status to end with, if it is over.
+  // Takes the message that has been read, out of request_. The status to end with, if it is over.
   std::optional<absl::Status> Take();
   // Ends the upload: the client has sent all that is needed.
   absl::Status Complete();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -41,6 +42,22 @@ absl::StatusOr<Heads> ReadHeads(const std::string& path, const char* flag, std::
   return heads;
 }
 
+// The biases of heads of this shape; none where the flag is not given. An array of another shape
+// with as many numbers would give a valid map, and not the one that was meant.
+absl::StatusOr<std::vector<float>> ReadBias(const std::string& path, const char* flag,
+                                            const Heads& weights) {
+  if (path.empty()) return std::vector<float>();
+  auto bias = ReadHeads(path, flag, 2);
+  if (!bias.ok()) return bias.status();
+  const std::vector<std::int64_t> expected = {weights.shape[0], weights.shape[1]};
+  if (bias->shape != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": shape (", absl::StrJoin(bias->shape, ", "), "), expected (",
+                     absl::StrJoin(expected, ", "), ") as (heads, m) of the weights"));
+  }
+  return std::move(bias->numbers);
+}
+
 }  // namespace
 
 std::vector<std::string> ActivationNames() {
@@ -57,11 +74,14 @@ absl::Status Run(const Context& context, const PutFeatureMapCommand& command) {
   if (!keys.ok()) return keys.status();
   const auto queries = ReadHeads(command.query_weights, "--query-weights", 3);
   if (!queries.ok()) return queries.status();
-  absl::StatusOr<Heads> key_bias = Heads();
-  if (!command.key_bias.empty()) key_bias = ReadHeads(command.key_bias, "--key-bias", 2);
+  if (queries->shape[1] != keys->shape[1] || queries->shape[2] != keys->shape[2]) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--query-weights: heads of (", queries->shape[1], ", ", queries->shape[2], "), expected (",
+        keys->shape[1], ", ", keys->shape[2], ") as (m, d) of --key-weights"));
+  }
+  const auto key_bias = ReadBias(command.key_bias, "--key-bias", *keys);
   if (!key_bias.ok()) return key_bias.status();
-  absl::StatusOr<Heads> query_bias = Heads();
-  if (!command.query_bias.empty()) query_bias = ReadHeads(command.query_bias, "--query-bias", 2);
+  const auto query_bias = ReadBias(command.query_bias, "--query-bias", *queries);
   if (!query_bias.ok()) return query_bias.status();
 
   client::FeatureMapWeights weights;
@@ -71,9 +91,9 @@ absl::Status Run(const Context& context, const PutFeatureMapCommand& command) {
   weights.features = keys->shape[1];
   weights.key_dim = keys->shape[2];
   weights.key_weights = keys->numbers;
-  weights.key_bias = key_bias->numbers;
+  weights.key_bias = *key_bias;
   weights.query_weights = queries->numbers;
-  weights.query_bias = query_bias->numbers;
+  weights.query_bias = *query_bias;
 
   const auto client = context.Connect();
   if (!client.ok()) return client.status();

@@ -92,6 +92,7 @@ class MapWeightsBuilder {
 
   std::int64_t HeadNumbers() const;
   void Store(const float* numbers, std::int64_t count);
+  void StoreWeights(const float* numbers, std::int64_t count, float* weights);
 
   std::shared_ptr<MapWeights> map_;
   std::int64_t numbers_;

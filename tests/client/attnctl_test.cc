@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 
 #include "client/attnctl/command_line.h"
@@ -155,6 +156,48 @@ TEST_F(Attnctl, UploadsALearnedMapAndNamesItInASession) {
       << Run("get s").text;
 }
 
+// As many numbers in another shape went up as a map that nobody had meant, and an empty file of
+// biases as none.
+TEST_F(Attnctl, AMapOfMixedUpShapesIsNotUploadedScrambled) {
+  const std::vector<float> numbers(64, 0.5F);
+  const auto write = [&](const char* name, const std::vector<std::int64_t>& shape) {
+    std::size_t size = 1;
+    for (const std::int64_t extent : shape) size *= static_cast<std::size_t>(extent);
+    const std::span<const float> array = std::span(numbers).first(size);
+    ASSERT_TRUE(client::WriteNpyFile(File(name), F32(array, shape)).ok());
+  };
+  write("w.npy", {2, 8, 4});
+  write("transposed.npy", {2, 4, 8});
+  write("bias.npy", {2, 8});
+  write("square_bias.npy", {4, 4});
+  write("empty_bias.npy", {0, 8});
+  const struct {
+    const char* arguments;
+    const char* says;
+  } cases[] = {
+      {"--key-weights w.npy --query-weights transposed.npy",
+       "--query-weights: heads of (4, 8), expected (8, 4) as (m, d) of --key-weights"},
+      {"--key-weights w.npy --query-weights w.npy --key-bias square_bias.npy",
+       "--key-bias: shape (4, 4), expected (2, 8) as (heads, m) of the weights"},
+      {"--key-weights w.npy --query-weights w.npy --query-bias square_bias.npy",
+       "--query-bias: shape (4, 4), expected (2, 8) as (heads, m) of the weights"},
+      {"--key-weights w.npy --query-weights w.npy --query-bias empty_bias.npy",
+       "--query-bias: shape (0, 8), expected (2, 8) as (heads, m) of the weights"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    const Output output = Run(std::string("put-feature-map ") + arguments);
+    EXPECT_EQ(output.exit_status, 1) << arguments << ": " << output.text;
+    EXPECT_NE(output.text.find(says), std::string::npos) << arguments << ": " << output.text;
+  }
+  EXPECT_EQ(server_.seen().map_header.sha256(), "");
+  const Output good =
+      Run("put-feature-map --key-weights w.npy --query-weights w.npy --key-bias bias.npy "
+          "--query-bias bias.npy");
+  EXPECT_EQ(good.exit_status, 0) << good.text;
+  EXPECT_TRUE(server_.seen().map_header.key_bias());
+  EXPECT_TRUE(server_.seen().map_header.query_bias());
+}
+
 TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
   ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
   const struct {
@@ -182,7 +225,7 @@ TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
        "--weights: '12' is not a SHA-256"},
       {"put-feature-map --key-weights k.npy", 2, "--query-weights is required"},
       {"put-feature-map --key-weights k.npy --query-weights v.npy", 1,
-       "query_weights: 60 numbers, expected 20 heads of 80"},
+       "--query-weights: heads of (1, 3), expected (20, 4) as (m, d) of --key-weights"},
       {"put-feature-map --key-weights k.npy --query-weights k.npy --key-bias v.npy", 1,
        "--key-bias: shape (20, 1, 3), expected (heads, m) or (m), f32 or f16"},
       {"bench --duration 0", 1, "the test has no end"},

@@ -1,5 +1,7 @@
 // Learned feature maps over the wire: uploads whole, cut, repeated, hostile and abandoned, and
 // sessions that answer with them.
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -354,6 +356,50 @@ TEST(PutFeatureMap, AnUploadThatStopsIsEndedAndGivesItsMemoryBack) {
             "the map was not uploaded within feature_map_upload_timeout = 400ms");
   EXPECT_TRUE(server.WaitForMetric("attnd_feature_map_bytes", 0));
   EXPECT_EQ(server.Metric("attnd_feature_map_uploads_total{result=\"abandoned\"}"), 1);
+}
+
+// Admitted while it was taken only, a message stayed until the next one came: calls that sent no
+// more held it as long as they liked, outside of max_inflight_bytes.
+TEST(PutFeatureMap, ACallThatWaitsForItsNextMessageHoldsNoLargeOne) {
+  constexpr int kCalls = 48;
+  constexpr std::int64_t kLarge = std::int64_t{7} << 20;
+  // gRPC's buffers were seen to keep 20 MB, however many calls there are.
+  constexpr std::int64_t kMost = kCalls * kLarge / 4;
+  // The allocator's own count.
+  const auto allocated = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+  };
+  server::Options options = TestOptions();
+  options.http_listen = "127.0.0.1:0";
+  TestServer server(options);
+  const TestMap map = MapOf(v1::FeatureMapHeader::RELU, 18);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<v1::PutFeatureMapResponse> responses(kCalls);
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::PutFeatureMapRequest>>> writers;
+  const std::int64_t start = allocated();
+  for (int i = 0; i < kCalls; ++i) {
+    v1::PutFeatureMapRequest request = map.Header();
+    request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
+        1000, std::string(static_cast<std::size_t>(kLarge), 'x'));
+    contexts.push_back(Context());
+    writers.push_back(server.stub().PutFeatureMap(contexts.back().get(),
+                                                  &responses[static_cast<std::size_t>(i)]));
+    ASSERT_TRUE(writers.back()->Write(request));
+  }
+  ASSERT_TRUE(server.WaitForMetric(
+      "grpc_server_msg_received_total{grpc_method=\"PutFeatureMap\",grpc_service=\"attnd.v1."
+      "AttentionService\",grpc_type=\"client_stream\"}",
+      kCalls));
+  // The last one may still be in someone's hands.
+  for (int i = 0; i < 1000 && allocated() - start >= kMost; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_LT(allocated() - start, kMost) << kCalls << " calls of " << kLarge << " bytes";
+  for (int i = 0; i < kCalls; ++i) {
+    contexts[static_cast<std::size_t>(i)]->TryCancel();
+    EXPECT_EQ(writers[static_cast<std::size_t>(i)]->Finish().error_code(), StatusCode::CANCELLED);
+  }
 }
 
 TEST(PutFeatureMap, ACancelledUploadGivesItsMemoryBack) {

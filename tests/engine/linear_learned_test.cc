@@ -425,6 +425,46 @@ TEST(MapWeights, DoNotDependOnHowTheirNumbersAreCut) {
   }
 }
 
+// Row by row, one number to a cache line, 1 MiB of a large head took up to 15 ms; tiles must put
+// every number where that did, whatever the memory held before.
+TEST(MapWeights, TransposingByTilesLeavesEveryNumberWhereItBelongs) {
+  for (const std::int64_t d : {1, 5, 15, 16, 17, 33}) {
+    for (const std::int64_t m : {1, 15, 16, 17, 40}) {
+      const Numbers numbers = RandomNumbers({MapActivation::kRelu, 2, 2, d, m, false, true}, 53);
+      const std::int64_t columns = (m + 15) / 16 * 16;
+      for (const std::int64_t piece : {std::int64_t{1}, d, 3 * d + 1, 17 * d + 2, 10 * m * d}) {
+        // What the allocator is likely to hand out next.
+        std::vector<AlignedBuffer<float>> dirty;
+        for (int i = 0; i < 8; ++i) {
+          std::fill_n(dirty.emplace_back(d * columns).data(), d * columns, 7.0F);
+        }
+        dirty.clear();
+        MapWeightsBuilder builder(numbers.shape);
+        while (!builder.complete()) {
+          const std::int64_t count =
+              std::min<std::int64_t>(piece, std::ssize(numbers.all) - builder.received());
+          ASSERT_TRUE(builder.Add(numbers.all.data() + builder.received(), count).ok());
+        }
+        const auto weights = builder.Finish();
+        ASSERT_EQ(weights->columns(), columns);
+        for (std::int64_t h = 0; h < 4; ++h) {
+          const float* const stored =
+              (h < 2 ? weights->key_head(h) : weights->query_head(h - 2)).weights.data();
+          for (std::int64_t k = 0; k < d; ++k) {
+            for (std::int64_t j = 0; j < columns; ++j) {
+              const float expected =
+                  j < m ? numbers.all[static_cast<std::size_t>((h * m + j) * d + k)] : 0.0F;
+              ASSERT_EQ(stored[k * columns + j], expected)
+                  << "m " << m << " d " << d << " piece " << piece << " at " << h << ' ' << k << ' '
+                  << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(MapWeights, CountTheirMemoryAsTheyGrow) {
   const MapWeightsShape shape = {MapActivation::kRelu, 2, 4, 5, 17, true, true};
   const auto weights = Build(RandomNumbers(shape, 52));

@@ -299,6 +299,30 @@ TEST_F(FeatureMaps, AreLimitedEach) {
   EXPECT_EQ(store_.usage().bytes, 0);
 }
 
+// It evicted every idle map, and was told at its last chunk to come again.
+TEST_F(FeatureMaps, AMapThatFitsButForItsEntryIsNotToldToRetry) {
+  options_.max_feature_map_bytes = 2 * BytesOfOne();
+  const TestMap idle = Small(1);
+  ASSERT_TRUE(Put(idle).ok());
+  const TestMap map = MakeTestMap(v1::FeatureMapHeader::RELU, 1, 4, 16, 16, true, 2);
+  FeatureMapStore roomy(Options(), clock_);
+  {
+    FeatureMapUpload upload(roomy, Options());
+    ASSERT_TRUE(upload.Take(map.Header()).ok());
+    ASSERT_TRUE(upload.Take(map.Chunk(0, map.payload.size())).ok());
+    options_.max_feature_map_bytes = roomy.usage().bytes - 1;
+  }
+  options_.max_feature_map_size = options_.max_feature_map_bytes;
+  ASSERT_GT(options_.max_feature_map_bytes, BytesOfOne());
+  const absl::Status status = Put(map).status();
+  EXPECT_EQ(ReasonOf(status), v1::FEATURE_MAP_BYTES);
+  EXPECT_FALSE(status.GetPayload("type.googleapis.com/google.rpc.RetryInfo").has_value()) << status;
+  EXPECT_TRUE(Holds(idle));
+  ++options_.max_feature_map_bytes;
+  ++options_.max_feature_map_size;
+  EXPECT_TRUE(Put(map).ok()) << "one byte more is enough";
+}
+
 TEST_F(FeatureMaps, MayBeUploadedByManyAtOneTime) {
   constexpr int kThreads = 4;
   std::vector<TestMap> maps;
