@@ -40,7 +40,8 @@ struct ReasonAdvice {
 
 constexpr std::array<ReasonAdvice, 23> kReasonAdvice = {{
     {"BAD_TENSOR", "compare the shapes with the session's configuration (attnctl get)"},
-    {"NOT_FINITE", "remove the NaN or infinity, or mask the token and send zeros"},
+    {"NOT_FINITE",
+     "send finite keys and values (zeros where a token is masked) and gates in range"},
     {"FEATURE_OVERFLOW", "scale the keys or values down, or choose another feature map"},
     {"OUTPUT_OVERFLOW", "ask for F32 or BF16 outputs"},
     {"UNSUPPORTED", "see what the server offers (attnctl info)"},

@@ -292,8 +292,8 @@ TEST_F(FeatureMaps, AreLimitedEach) {
                    &v1::FeatureMapHeader::set_key_dim}) {
     (huge.header.*set)(4096);
   }
-  huge.header.set_features(65'536);
-  huge.header.set_payload_bytes(std::int64_t{8192} * 65'536 * 4097 * 4);
+  huge.header.set_features(256);
+  huge.header.set_payload_bytes(std::int64_t{8192} * 256 * 4097 * 4);
   FeatureMapUpload other(store_, options_);
   EXPECT_EQ(ReasonOf(other.Take(huge.Header())), v1::FEATURE_MAP_BYTES);
   EXPECT_EQ(store_.usage().bytes, 0);

@@ -54,6 +54,9 @@ Payload MakePayload(const client::LayerShape& shape, std::int64_t rows, std::uin
   payload.keys = Normal(random, rows * shape.kv_heads * shape.key_dim);
   payload.values = Normal(random, rows * shape.kv_heads * shape.value_dim);
   payload.queries = Normal(random, rows * shape.query_heads * shape.key_dim);
+  // A delta rule bears keys of about length 1; with longer ones its sums grow without bound.
+  const float length = std::sqrt(static_cast<float>(shape.key_dim));
+  for (float& key : payload.keys) key /= shape.rates > 0 ? length : 1.0F;
   payload.log_decays = Sigmoids(random, rows * shape.kv_heads * shape.log_decays);
   for (float& log_decay : payload.log_decays) log_decay *= kLeastLogDecay;
   payload.rates = Sigmoids(random, rows * shape.kv_heads * shape.rates);
