@@ -37,6 +37,12 @@ absl::StatusOr<Job::Next> AttendJob::Continue(engine::Scratch& scratch) {
   return Next::kEnd;
 }
 
+void AttendJob::Release() {
+  MessageJob::Release();
+  state_ = nullptr;
+  call_.session().StateReleased();
+}
+
 absl::Status AttendJob::Begin() {
   absl::StatusOr<QueryRows> rows = QueryRows::Make(queries_.elements, engine_.shape().query_row());
   if (!rows.ok()) return rows.status();

@@ -45,6 +45,7 @@ Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std
     }
   }
   last_steps_.resize(states_.size());
+  replaced_.resize(states_.size());
 }
 
 Session::~Session() { budget_.Adjust(-bytes_.load()); }
@@ -215,8 +216,52 @@ absl::StatusOr<std::shared_ptr<const v1::StepResponse>> Session::ReplayStep(
                             message.spans.front().position, "; its answer is gone"));
 }
 
+// Called when `old` has just been replaced. Jobs take states under the same lock, so that none
+// takes it after this.
+void Session::NoteReplaced(std::size_t layer, const LayerStatePtr& old, ReplacedStates& spare) {
+  ReplacedStates& replaced = replaced_[layer];
+  // The empty state, which layers share, holds nothing.
+  const bool in_use = old.use_count() > 1 && old->position() > 0;
+  if (!in_use && replaced.empty()) return;
+  const std::size_t g = group_of_layer_[layer];
+  const engine::Engine& engine = *plan_.groups[g].engine;
+  const engine::LayerState& now = *states_[layer];
+  const bool windowed = plan_.config.layer_groups(static_cast<int>(g)).window_tokens() > 0;
+  const std::int64_t left =
+      windowed ? engine.bytes_per_token() * (now.position() - old->position()) : 0;
+  if (in_use) {
+    // Sums are copied before they are added to; keys and values are shared.
+    const bool copied = engine.feature_dim() > 0 && old->sealed != now.sealed;
+    spare.front() = {old, copied ? engine.fixed_bytes() : 0, left};
+    replaced.splice(replaced.end(), spare, spare.begin());
+    any_replaced_.store(true);
+  } else {
+    replaced.back().left_bytes += left;
+  }
+}
+
+std::int64_t Session::ReplacedBytes() {
+  std::int64_t bytes = 0;
+  bool any = false;
+  for (ReplacedStates& replaced : replaced_) {
+    while (!replaced.empty() && replaced.front().state.expired()) replaced.pop_front();
+    for (const Replaced& entry : replaced) {
+      bytes += entry.left_bytes + (entry.state.expired() ? 0 : entry.own_bytes);
+    }
+    any = any || !replaced.empty();
+  }
+  any_replaced_.store(any);
+  return bytes;
+}
+
+void Session::StateReleased() {
+  if (!any_replaced_.load()) return;
+  MutexLock lock(&mutex_);
+  Account();
+}
+
 void Session::Account() {
-  std::int64_t bytes = own_bytes_ + log_.bytes();
+  std::int64_t bytes = own_bytes_ + log_.bytes() + ReplacedBytes();
   for (const std::int64_t layer : layer_bytes_) bytes += layer;
   for (const LastStep& last : last_steps_) {
     bytes += last.bytes;
@@ -235,12 +280,14 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
     const engine::Digest digest = message.digest;
+    ReplacedStates spare(states.size());
     // The last thing that takes memory: what follows cannot fail halfway.
     log_.Remember(std::move(message));
     for (auto& [layer, state] : states) {
       const auto index = static_cast<std::size_t>(layer);
       layer_bytes_[index] = state->bytes();
       states_[index].swap(state);
+      NoteReplaced(index, state, spare);
       last_steps_[index] = {digest, answer, answer_bytes};
     }
     Account();

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -123,6 +124,10 @@ class Session {
                        const std::shared_ptr<const v1::StepResponse>& answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A job that answered from a state has let go of it: what that state kept alone is counted no
+  // longer.
+  void StateReleased() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // ---- Waiting for a position
 
   using WaitId = std::uint64_t;
@@ -176,6 +181,20 @@ class Session {
     std::int64_t bytes = 0;  // of the answer
   };
 
+  // A state that was replaced while a job answers from it: memory that the newest state does not
+  // have. What a token left behind when the window moved on is held by every older state, too.
+  struct Replaced {
+    std::weak_ptr<const engine::LayerState> state;
+    std::int64_t own_bytes = 0;   // gone with this state
+    std::int64_t left_bytes = 0;  // gone with this state and all before it
+  };
+  using ReplacedStates = std::list<Replaced>;
+
+  // Takes an element out of `spare` where it needs one.
+  void NoteReplaced(std::size_t layer, const LayerStatePtr& old, ReplacedStates& spare)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::int64_t ReplacedBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   void Touch() { last_use_nanos_.store(clock_.MonotonicNanos(), std::memory_order_relaxed); }
   static std::int64_t OwnBytes(const SessionPlan& plan);
   void Account() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -199,6 +218,8 @@ class Session {
   mutable Mutex mutex_;
   std::vector<LayerStatePtr> states_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::int64_t> layer_bytes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ReplacedStates> replaced_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> any_replaced_{false};
   std::vector<LastStep> last_steps_ ABSL_GUARDED_BY(mutex_);
   engine::MessageLog log_ ABSL_GUARDED_BY(mutex_);
   google::protobuf::Map<std::string, std::string> labels_ ABSL_GUARDED_BY(mutex_);

@@ -184,6 +184,47 @@ TEST_F(SessionPublish, BytesAreThoseOfTheLayersTheLogAndTheKeptAnswers) {
   EXPECT_EQ(budget_.used(), 0);
 }
 
+// A queued Attend keeps the state it was asked about; its memory was counted by nobody.
+TEST_F(SessionPublish, WhatAReaderAloneKeepsIsCountedUntilItLetsGo) {
+  v1::SessionConfig config;
+  for (const std::int64_t window : {256, 0}) {
+    v1::LayerGroup& group = *config.add_layer_groups();
+    group.set_key_dim(kDim);
+    group.set_window_tokens(window);
+    if (window > 0) {
+      group.mutable_exact();
+    } else {
+      group.mutable_linear()->mutable_feature_map()->set_kind(v1::ELU_PLUS_ONE);
+    }
+  }
+  SessionPlan plan = *PlanSession(config, options_);
+  ASSERT_TRUE(budget_.Reserve(Session::initial_bytes(plan)).ok());
+  const auto session = std::make_shared<Session>(
+      SessionKey{Session::kDefaultTenant, "w"}, std::move(plan), 7, 1, clock_, scheduler_, budget_);
+  for (const std::int64_t layer : {0, 1}) {
+    Publish(*session, layer, 1024, 1);
+    const engine::Engine& engine = session->engine(layer);
+    const std::int64_t moved = layer == 0 ? 512 * engine.bytes_per_token() : 0;
+    const std::int64_t copied = layer == 0 ? 0 : engine.fixed_bytes();
+    LayerStatePtr first = session->layer(layer);
+    Publish(*session, layer, 512, 2);
+    const std::int64_t kept = moved + copied;
+    const std::int64_t with_first = budget_.used();
+    // A second reader of a later state adds what that state keeps alone.
+    LayerStatePtr second = session->layer(layer);
+    Publish(*session, layer, 512, 3);
+    const std::int64_t with_both = budget_.used();
+    EXPECT_GE(with_both - with_first, kept);
+    first = nullptr;
+    session->StateReleased();
+    EXPECT_EQ(budget_.used(), with_both - kept) << "the second keeps its own part";
+    second = nullptr;
+    session->StateReleased();
+    EXPECT_EQ(budget_.used(), with_both - 2 * kept);
+    EXPECT_GT(kept, 0);
+  }
+}
+
 TEST_F(SessionPublish, RememberedMessagesStopGrowing) {
   const auto session = MakeSession();
   Publish(*session, 0, 1, 0);
