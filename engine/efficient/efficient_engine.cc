@@ -1,5 +1,6 @@
 #include "engine/efficient/efficient_engine.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -20,16 +21,26 @@ const EfficientState& AsEfficient(const SealedState& state) {
   return static_cast<const EfficientState&>(state);
 }
 
+// Null: nothing was summed.
+bool AllZero(const std::int32_t* steps, std::int64_t count) {
+  return steps == nullptr ||
+         std::all_of(steps, steps + count, [](std::int32_t s) { return s == 0; });
+}
+
 }  // namespace
 
 void EfficientEngine::EncodeTail(const SealedState& /*sealed*/, const TailRows& rows, Tail& tail,
                                  Scratch& /*scratch*/) const {
   for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
     const std::int64_t first = (head * kBlockTokens + rows.first) * layer_.dims.features;
-    EncodeKeyRows(layer_,
-                  {tail.keys.data() + rows.first * layer_.shape.key_row(), rows.count,
-                   rows.block + rows.first, rows.valid >> rows.first},
-                  head, tail.features.data() + first, tail.exponents.data() + first);
+    std::int32_t* steps = tail.exponents.data() + first;
+    const bool ordinary =
+        EncodeKeyRows(layer_,
+                      {tail.keys.data() + rows.first * layer_.shape.key_row(), rows.count,
+                       rows.block + rows.first, rows.valid >> rows.first},
+                      head, tail.features.data() + first, steps);
+    // A draft that was dropped may have written here.
+    if (ordinary) std::fill_n(steps, rows.count * layer_.dims.features, 0);
   }
 }
 
@@ -64,10 +75,15 @@ absl::Status EfficientEngine::Seal(SealedState& state, std::int64_t sealed_token
         if (steps.size() == 0) {
           steps = AlignedBuffer<std::int32_t>::Uninitialized(kBlockTokens * dims.features);
         }
-        EncodeKeyRows(layer_, {block.keys, kBlockTokens, first, block.valid}, head, mantissas,
-                      steps.data());
+        const bool ordinary = EncodeKeyRows(layer_, {block.keys, kBlockTokens, first, block.valid},
+                                            head, mantissas, steps.data());
         rows.mantissas = mantissas;
-        rows.steps = steps.data();
+        if (!ordinary) {
+          rows.steps = steps.data();
+        } else if (!AllZero(sealed.known_steps(head), dims.features)) {
+          std::fill_n(steps.data(), kBlockTokens * dims.features, 0);
+          rows.steps = steps.data();
+        }
       }
       const ValueRows values = {block.values + head * shape.value_dim, shape.value_row()};
       if (!FoldColumns(dims, rows, values, head, sealed, scratch)) {

@@ -33,11 +33,6 @@ inline SplitKey SplitBounded(double key) {
 
 void EncodeRow(const float* key, std::int64_t d, float* mantissas, std::int32_t* steps) {
   const float largest = MaxAbs(key, d);
-  if (largest < kOrdinaryKey) {
-    std::fill_n(steps, d, 0);
-    Exp(key, mantissas, d);
-    return;
-  }
   for (std::int64_t a = 0; a < d; ++a) {
     const SplitKey split =
         largest <= kLargeKey ? SplitBounded(static_cast<double>(key[a])) : Split(key[a]);
@@ -58,23 +53,34 @@ SplitKey Split(float key) {
   return {key < 0 ? -steps : steps, 0.0F};
 }
 
-void EncodeKeyRows(const LinearLayer& layer, const KeyRows& rows, std::int64_t head,
+bool EncodeKeyRows(const LinearLayer& layer, const KeyRows& rows, std::int64_t head,
                    float* mantissas, std::int32_t* steps) {
   const std::int64_t d = layer.shape.key_dim;
   const std::int64_t columns = layer.dims.features;
+  const float* keys = rows.keys + head * d;
+  bool ordinary = true;
+  for (std::int64_t i = 0; ordinary && i < rows.count; ++i) {
+    const bool masked = (rows.valid >> i & 1) == 0;
+    ordinary = masked || MaxAbs(keys + i * layer.shape.key_row(), d) < kOrdinaryKey;
+  }
   for (std::int64_t i = 0; i < rows.count; ++i) {
+    const float* key = keys + i * layer.shape.key_row();
     float* row = mantissas + i * columns;
     std::int32_t* row_steps = steps + i * columns;
     const std::int64_t used = (rows.valid >> i & 1) != 0 ? d : 0;
-    if (used > 0) {
-      EncodeRow(rows.keys + i * layer.shape.key_row() + head * d, d, row, row_steps);
+    if (used > 0 && ordinary) {
+      Exp(key, row, d);
+    } else if (used > 0) {
+      EncodeRow(key, d, row, row_steps);
     }
     std::fill(row + used, row + columns, 0.0F);
-    std::fill(row_steps + used, row_steps + columns, 0);
+    if (!ordinary) std::fill(row_steps + used, row_steps + columns, 0);
   }
+  return ordinary;
 }
 
 bool SameSteps(const EncodedRows& rows, const std::int32_t* base) {
+  if (rows.steps == nullptr) return true;
   for (RowMask left = rows.valid; left != 0; left &= left - 1) {
     const std::int32_t* row = rows.steps + std::countr_zero(left) * rows.columns;
     if (base == nullptr) base = row;
@@ -84,6 +90,10 @@ bool SameSteps(const EncodedRows& rows, const std::int32_t* base) {
 }
 
 void RaiseSteps(const EncodedRows& rows, std::int32_t* largest) {
+  for (std::int64_t a = 0; rows.steps == nullptr && rows.valid != 0 && a < rows.columns; ++a) {
+    largest[a] = std::max(largest[a], 0);
+  }
+  if (rows.steps == nullptr) return;
   for (RowMask left = rows.valid; left != 0; left &= left - 1) {
     const std::int32_t* row = rows.steps + std::countr_zero(left) * rows.columns;
     for (std::int64_t a = 0; a < rows.columns; ++a) largest[a] = std::max(largest[a], row[a]);

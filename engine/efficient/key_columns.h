@@ -44,14 +44,16 @@ struct SplitKey {
 SplitKey Split(float key);
 
 // The mantissas of the rows' keys of one kv-head and their steps, both [count x dims.features].
-// Zeros beyond c, and in the rows of masked tokens: exp(0) = 1 would count.
-void EncodeKeyRows(const LinearLayer& layer, const KeyRows& rows, std::int64_t head,
+// Zeros beyond c, and in the rows of masked tokens: exp(0) = 1 would count. True, with nothing
+// written to `steps`, where all of them are 0, as they are for ordinary keys.
+bool EncodeKeyRows(const LinearLayer& layer, const KeyRows& rows, std::int64_t head,
                    float* mantissas, std::int32_t* steps);
 
 // Rows of one head, encoded, `columns` numbers each. Borrowed.
 struct EncodedRows {
   const float* mantissas = nullptr;
-  const std::int32_t* steps = nullptr;
+  const std::int32_t* steps =
+      nullptr;  // null: all are 0, and so are those of what was summed before
   std::int64_t rows = 0;
   RowMask valid = 0;  // unmasked rows; the others have mantissas of zero
   std::int64_t columns = 0;

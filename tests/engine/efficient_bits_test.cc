@@ -8,6 +8,7 @@
 
 #include "engine/efficient/ref_efficient.h"
 #include "engine/gemm.h"
+#include "engine/layer_stream.h"
 #include "gtest/gtest.h"
 #include "tests/engine/harness_common.h"
 #include "tests/engine/linear_harness.h"
@@ -297,6 +298,43 @@ TEST(EfficientReference, ManyColumns) {
   const std::vector<float> sums = head.Query(row.data());
   EXPECT_EQ(answers.denominators[0], sums.back());
   for (std::size_t j = 0; j < 33; ++j) EXPECT_EQ(answers.numerators[j], sums[j]) << j;
+}
+
+// The far key of a message that was refused left its steps in the open block.
+TEST(EfficientDrafts, ADroppedDraftOfAFarKeyLeavesNoTrace) {
+  const LayerShape shape = {1, 1, 16, 16, 1.0F};
+  const auto engine = MakeLinear(shape, Config("efficient"));
+  Stream stream = MakeStream(shape, 4, 51);
+  Stream far = stream;
+  far.keys[Size(2 * shape.key_dim + 3)] = 3000.0F;
+  const auto batch = [](const Stream& tokens) {
+    const auto rows = [](const std::vector<float>& numbers) {
+      return ConstElements{DataType::kF32, numbers.data(), std::ssize(numbers)};
+    };
+    return TokenBatch{tokens.tokens, rows(tokens.keys), rows(tokens.values), nullptr};
+  };
+  Scratch scratch;
+  LayerDraft first(*engine, EmptyLayer(*engine));
+  ASSERT_TRUE(first.Append(batch(stream), 0, 2, nullptr, scratch).ok());
+  const auto base = first.Finish();
+  {
+    LayerDraft dropped(*engine, base);
+    ASSERT_TRUE(dropped.Append(batch(far), 2, 2, nullptr, scratch).ok());
+  }
+  LayerDraft second(*engine, base);
+  ASSERT_TRUE(second.Append(batch(stream), 2, 2, nullptr, scratch).ok());
+  const auto state = second.Finish();
+  const std::vector<float> queries = NormalNumbers(shape.query_row(), 52);
+  std::vector<float> outputs(Size(shape.output_row()));
+  AnswerView view;
+  view.outputs = outputs.data();
+  const auto plan = engine->NewPlan();
+  plan->Reset(AttendGroup(*state, queries.data(), 1), view);
+  while (!plan->Run(0, scratch)) {
+  }
+  plan->Finish(scratch);
+  EXPECT_TRUE(
+      SameBits(outputs, Attend(*engine, At(*engine, stream, 4), queries.data(), 1).outputs));
 }
 
 }  // namespace

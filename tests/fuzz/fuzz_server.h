@@ -28,7 +28,7 @@ struct FuzzServer {
   static Options MakeOptions() {
     Options options;
     options.max_state_bytes = 64 << 20;
-    options.max_layers = 8;
+    options.max_layers = 16;
     options.max_heads = 64;
     options.max_head_dim = 64;
     return options;

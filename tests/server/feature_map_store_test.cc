@@ -305,9 +305,10 @@ TEST_F(FeatureMaps, AMapThatFitsButForItsEntryIsNotToldToRetry) {
   const TestMap idle = Small(1);
   ASSERT_TRUE(Put(idle).ok());
   const TestMap map = MakeTestMap(v1::FeatureMapHeader::RELU, 1, 4, 16, 16, true, 2);
-  FeatureMapStore roomy(Options(), clock_);
+  const Options defaults;
+  FeatureMapStore roomy(defaults, clock_);
   {
-    FeatureMapUpload upload(roomy, Options());
+    FeatureMapUpload upload(roomy, defaults);
     ASSERT_TRUE(upload.Take(map.Header()).ok());
     ASSERT_TRUE(upload.Take(map.Chunk(0, map.payload.size())).ok());
     options_.max_feature_map_bytes = roomy.usage().bytes - 1;
