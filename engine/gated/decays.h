@@ -30,8 +30,6 @@ class HeadDecays {
   HeadDecays(const LinearLayer& layer, const float* log_decays, RowMask valid, std::int64_t rows,
              std::int64_t head);
 
-  bool per_feature() const { return per_feature_; }
-
   // Seen from row `from`, which is -1 to rows - 1: writes the weights of rows 0 to `from` and
   // returns that of the sealed part. Not per feature.
   float RowWeights(std::int64_t from, float* weights) const;

@@ -11,7 +11,7 @@
 // x_i is left out where nothing is sealed. Nothing depends on rows after i, so updates
 // may be made row by row as tokens come or for a whole block at once.
 //
-// Growth: with ||k|| <= 1 and b <= 1, or ||k||^2 b < 2, S stays bounded; with longer keys it may
+// Growth: with ||k||^2 b <= 2 a token makes nothing that is there longer; with longer keys S may
 // grow exponentially until its numbers leave the range of f32 and tokens are refused. Any thread.
 #ifndef ATTND_ENGINE_GATED_DELTA_H_
 #define ATTND_ENGINE_GATED_DELTA_H_
