@@ -156,7 +156,7 @@ int Main() {
   table.PrintSharpness();
   const std::vector<std::string> names = absl::StrSplit(engine::FeatureMapNames(), ", ");
   for (const std::string& name : names) {
-    const auto is_measured = [&](const BenchMap& map) { return map.name == name; };
+    const auto is_measured = [&](const BenchMap& map) { return map.registered == name; };
     if (std::none_of(BenchMaps().begin(), BenchMaps().end(), is_measured)) {
       std::printf("Not measured: %s\n", name.c_str());
     }

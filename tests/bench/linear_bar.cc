@@ -341,11 +341,13 @@ std::vector<Bar> LinearBars(const BenchOptions& options) {
   Data data;
   std::vector<Bar> bars;
   for (const BenchMap& map : BenchMaps()) {
+    const engine::LinearConfig config = ConfigOf(map, {kShape, kRows, data.queries, data.keys});
+    if (config.feature_map.weights != nullptr) continue;  // bars of their own, below
     const auto* cost = std::find_if(std::begin(kCosts), std::end(kCosts), [&](const MapCost& c) {
       return std::string(c.map) == map.name;
     });
     if (cost == std::end(kCosts)) std::abort();
-    AddBars(options, *cost, ConfigOf(map, {kShape, kRows, data.queries, data.keys}), data, bars);
+    AddBars(options, *cost, config, data, bars);
   }
   for (const LearnedCost& learned : kLearnedCosts) {
     AddBars(options, learned.cost, LearnedConfig(learned.activation), data, bars);

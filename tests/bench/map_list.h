@@ -23,10 +23,11 @@ struct Sample {
 };
 
 struct BenchMap {
-  const char* name;        // in the registry of the engine
-  const char* parameters;  // as they are shown
+  const char* name;        // as it is shown
+  const char* parameters;  // likewise
   // Sets the parameters; null: there are none.
   void (*configure)(const Sample& sample, engine::FeatureMapConfig& config);
+  const char* registered = name;  // its name in the registry of the engine
 };
 
 std::span<const BenchMap> BenchMaps();
