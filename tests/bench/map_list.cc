@@ -7,6 +7,7 @@
 
 #include "engine/efficient/efficient_engine.h"
 #include "engine/linear/map_weights.h"
+#include "tests/bench/distillation.h"
 
 namespace attnd::bench {
 namespace {
@@ -101,9 +102,17 @@ constexpr BenchMap kMaps[] = {
     {"learned hedgehog; identity weights, untrained", "", HedgehogStart, "learned"},
 };
 
+constexpr BenchMap kDistilledMaps[] = {
+    {"learned exp(x), exp(-x); identity weights, untrained", "", HedgehogExpStart, "learned"},
+    {"learned exp(W x); distilled from softmax", "",
+     [](const Sample& sample, FeatureMapConfig& config) { config.weights = DistilSoftmax(sample); },
+     "learned"},
+};
+
 }  // namespace
 
 std::span<const BenchMap> BenchMaps() { return kMaps; }
+std::span<const BenchMap> DistilledMaps() { return kDistilledMaps; }
 
 engine::LinearConfig ConfigOf(const BenchMap& map, const Sample& sample, std::uint64_t seed) {
   engine::LinearConfig config;

@@ -32,6 +32,9 @@ struct BenchMap {
 
 std::span<const BenchMap> BenchMaps();
 
+// A learned map that is fitted to its sample, where it begins, and where it ends.
+std::span<const BenchMap> DistilledMaps();
+
 // A layer with this map. Denominators are refused below 1e-30 only: those of scaled features are in
 // units of the largest one, so that small ones are no sign of trouble. `seed`: of random features.
 engine::LinearConfig ConfigOf(const BenchMap& map, const Sample& sample, std::uint64_t seed = 0);
