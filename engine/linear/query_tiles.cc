@@ -76,14 +76,15 @@ void QueryTiles::ScaleQuery(std::int64_t query, std::int64_t query_head, float* 
 void QueryTiles::MapTogether(const QueryTile& tile, float* features, Exponents& exponents,
                              Scratch& scratch) const {
   const FeatureMap& map = *layer_.map;
+  const bool positional = map.positional();
   const std::int64_t d = layer_.shape.key_dim;
   float* scaled = scratch.Take(tile.rows * d);
   std::array<std::int64_t, kGemmMaxRows> positions;
   ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
     ScaleQuery(query, query_head, scaled + i * d);
-    if (map.positional()) positions[static_cast<std::size_t>(i)] = group_.position(query);
+    if (positional) positions[static_cast<std::size_t>(i)] = group_.position(query);
   });
-  map.MapQueries({scaled, d, tile.rows, 0, map.positional() ? positions.data() : nullptr},
+  map.MapQueries({scaled, d, tile.rows, 0, positional ? positions.data() : nullptr},
                  {features, layer_.dims.features, exponents.data()}, scratch);
 }
 
@@ -91,6 +92,7 @@ void QueryTiles::MapTogether(const QueryTile& tile, float* features, Exponents& 
 void QueryTiles::MapByHead(const QueryTile& tile, float* features, Exponents& exponents,
                            Scratch& scratch) const {
   const FeatureMap& map = *layer_.map;
+  const bool positional = map.positional();
   const std::int64_t d = layer_.shape.key_dim;
   const std::int64_t ld = layer_.dims.features;
   const std::int64_t group = layer_.shape.group_size();
@@ -103,9 +105,9 @@ void QueryTiles::MapByHead(const QueryTile& tile, float* features, Exponents& ex
     const std::int64_t count = (tile.rows - first + group - 1) / group;
     for (std::int64_t i = 0; i < count; ++i) {
       ScaleQuery(query + i, query_head, scaled + i * d);
-      if (map.positional()) positions[static_cast<std::size_t>(i)] = group_.position(query + i);
+      if (positional) positions[static_cast<std::size_t>(i)] = group_.position(query + i);
     }
-    map.MapQueries({scaled, d, count, query_head, map.positional() ? positions.data() : nullptr},
+    map.MapQueries({scaled, d, count, query_head, positional ? positions.data() : nullptr},
                    {features + first * ld, group * ld, head_exponents.data()}, scratch);
     for (std::int64_t i = 0; map.scaled() && i < count; ++i) {
       exponents[static_cast<std::size_t>(first + i * group)] =
