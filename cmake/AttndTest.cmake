@@ -2,7 +2,8 @@
 #            [NO_ASAN] [NO_TSAN] [TIMEOUT seconds])
 #   A GoogleTest program (main and gmock included) and one ctest entry for each of its test suites,
 #   found by asking the built program. Labels: fast (default), e2e, crash or long. `make test` runs
-#   fast, then e2e, then crash, then sanitizer and fuzz entries; `make test-full` adds long ones.
+#   fast, then e2e, then crash, then sanitizer and fuzz entries, then the image; `make test-full` adds
+#   long ones.
 #   A suite whose name begins with `Long` is labelled long whatever LABELS says.
 #   The same program is run once more as built by the asan and the tsan presets, each as one entry
 #   without its Long suites, unless NO_ASAN or NO_TSAN is given; `make test-full` adds the gcc preset.
@@ -25,6 +26,7 @@ set(ATTND_COST_deploy 350)
 set(ATTND_COST_crash 300)
 set(ATTND_COST_sanitizer 200)
 set(ATTND_COST_fuzz 100)
+set(ATTND_COST_image 75)
 set(ATTND_COST_long 50)
 
 set(ATTND_TEST_RUNNER "")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds the release, asan and tsan trees and runs every test once, in one ctest run at the end.
-# With --full also the long tests, the linter, the container image and the tests as built by g++.
+# The container image is built and run where podman and debootstrap are there, and skipped where they are not.
+# With --full also the long tests, the linter and the tests as built by g++, and what the image needs is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}

@@ -110,8 +110,9 @@ bool LinearAttendPlan::Run(std::int64_t chain, Scratch& scratch) {
            dims.summary_columns);
   }
   for (std::int64_t i = 0; scaled && any_sealed && i < tile.rows; ++i) {
-    float* row = sums + i * dims.summary_columns;
     const std::int32_t largest = visible[static_cast<std::size_t>(i)];
+    if (largest == sealed().exponent(tile.head)) continue;  // mostly; the factor is 1
+    float* row = sums + i * dims.summary_columns;
     ScaleRow(row, ExponentFactor(sealed().exponent(tile.head), largest), row, dims.summary_columns);
   }
   if (tile.tail_rows > 0) {

@@ -47,18 +47,15 @@ QueryTile QueryTiles::Tile(std::int64_t chain) const {
 }
 
 float* QueryTiles::Features(const QueryTile& tile, Exponents& exponents, Scratch& scratch) const {
-  const LayerShape& shape = layer_.shape;
-  const std::int64_t d = shape.key_dim;
   const std::int64_t ld = layer_.dims.features;
   float* features = scratch.Take(tile.padded_rows * ld);
   {
     const Scratch::Frame frame(scratch);
-    float* scaled = scratch.Take(tile.rows * d);
-    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
-      ScaleRow(group_.queries + query * shape.query_row() + query_head * d, shape.scale,
-               scaled + i * d, d);
-    });
-    MapTile(tile, scaled, features, exponents, scratch);
+    if (layer_.map->per_head()) {
+      MapByHead(tile, features, exponents, scratch);
+    } else {
+      MapTogether(tile, features, exponents, scratch);
+    }
   }
   const std::int64_t c = layer_.map->feature_dim();
   for (std::int64_t i = 0; c < ld && i < tile.rows; ++i) {
@@ -68,40 +65,53 @@ float* QueryTiles::Features(const QueryTile& tile, Exponents& exponents, Scratch
   return features;
 }
 
-// Maps all rows at once, or, where heads have parameters of their own, those of one query head at a
-// time.
-void QueryTiles::MapTile(const QueryTile& tile, const float* scaled, float* features,
-                         Exponents& exponents, Scratch& scratch) const {
+// `to` becomes scale * q.
+void QueryTiles::ScaleQuery(std::int64_t query, std::int64_t query_head, float* to) const {
+  const LayerShape& shape = layer_.shape;
+  const std::int64_t d = shape.key_dim;
+  ScaleRow(group_.queries + query * shape.query_row() + query_head * d, shape.scale, to, d);
+}
+
+// All rows at once.
+void QueryTiles::MapTogether(const QueryTile& tile, float* features, Exponents& exponents,
+                             Scratch& scratch) const {
   const FeatureMap& map = *layer_.map;
+  const bool positional = map.positional();
+  const std::int64_t d = layer_.shape.key_dim;
+  float* scaled = scratch.Take(tile.rows * d);
+  std::array<std::int64_t, kGemmMaxRows> positions;
+  ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t query_head) {
+    ScaleQuery(query, query_head, scaled + i * d);
+    if (positional) positions[static_cast<std::size_t>(i)] = group_.position(query);
+  });
+  map.MapQueries({scaled, d, tile.rows, 0, positional ? positions.data() : nullptr},
+                 {features, layer_.dims.features, exponents.data()}, scratch);
+}
+
+// The rows of one query head at a time, which stand `group` apart: rows are query-major.
+void QueryTiles::MapByHead(const QueryTile& tile, float* features, Exponents& exponents,
+                           Scratch& scratch) const {
+  const FeatureMap& map = *layer_.map;
+  const bool positional = map.positional();
   const std::int64_t d = layer_.shape.key_dim;
   const std::int64_t ld = layer_.dims.features;
-  std::array<std::int64_t, kGemmMaxRows> positions;
-  if (map.positional()) {
-    ForRows(tile, [&](std::int64_t i, std::int64_t query, std::int64_t) {
-      positions[static_cast<std::size_t>(i)] = group_.position(query);
-    });
-  }
-  if (!map.per_head()) {
-    map.MapQueries({scaled, d, tile.rows, 0, map.positional() ? positions.data() : nullptr},
-                   {features, ld, exponents.data()}, scratch);
-    return;
-  }
-  // Rows are query-major: those of one query head stand `group` apart.
   const std::int64_t group = layer_.shape.group_size();
-  std::array<std::int64_t, kGemmMaxRows> head_positions;
+  float* scaled = scratch.Take((tile.rows + group - 1) / group * d);
+  std::array<std::int64_t, kGemmMaxRows> positions;
   Exponents head_exponents;
   for (std::int64_t first = 0; first < std::min(group, tile.rows); ++first) {
+    const std::int64_t query = (tile.first + first) / group;
     const std::int64_t query_head = tile.head * group + (tile.first + first) % group;
-    const auto row = [&](std::int64_t i) { return static_cast<std::size_t>(first + i * group); };
     const std::int64_t count = (tile.rows - first + group - 1) / group;
-    for (std::int64_t i = 0; map.positional() && i < count; ++i) {
-      head_positions[static_cast<std::size_t>(i)] = positions[row(i)];
+    for (std::int64_t i = 0; i < count; ++i) {
+      ScaleQuery(query + i, query_head, scaled + i * d);
+      if (positional) positions[static_cast<std::size_t>(i)] = group_.position(query + i);
     }
-    map.MapQueries({scaled + first * d, group * d, count, query_head,
-                    map.positional() ? head_positions.data() : nullptr},
+    map.MapQueries({scaled, d, count, query_head, positional ? positions.data() : nullptr},
                    {features + first * ld, group * ld, head_exponents.data()}, scratch);
     for (std::int64_t i = 0; map.scaled() && i < count; ++i) {
-      exponents[row(i)] = head_exponents[static_cast<std::size_t>(i)];
+      exponents[static_cast<std::size_t>(first + i * group)] =
+          head_exponents[static_cast<std::size_t>(i)];
     }
   }
 }

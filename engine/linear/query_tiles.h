@@ -73,8 +73,11 @@ class QueryTiles {
   float* Features(const QueryTile& tile, Exponents& exponents, Scratch& scratch) const;
 
  private:
-  void MapTile(const QueryTile& tile, const float* scaled, float* features, Exponents& exponents,
-               Scratch& scratch) const;
+  void ScaleQuery(std::int64_t query, std::int64_t query_head, float* to) const;
+  void MapTogether(const QueryTile& tile, float* features, Exponents& exponents,
+                   Scratch& scratch) const;
+  void MapByHead(const QueryTile& tile, float* features, Exponents& exponents,
+                 Scratch& scratch) const;
 
   const LinearLayer& layer_;
   const std::int64_t tile_rows_;

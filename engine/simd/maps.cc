@@ -108,6 +108,35 @@ float MaxOfImpl(const float* x, std::int64_t n) {
   return nan == 0.0F ? largest : std::numeric_limits<float>::quiet_NaN();
 }
 
+// In 16 lanes on every instruction set: two vectors of AVX2 or one of AVX-512.
+float SumOfImpl(const float* x, std::int64_t n) {
+  const F32 d;
+  const hn::CappedTag<float, 8> d8;
+  const hn::Full128<float> d4;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  constexpr std::int64_t kSumLanes = 16;
+  alignas(64) float lanes[kSumLanes];
+  VF32 low = hn::Zero(d);
+  VF32 high = hn::Zero(d);  // stays 0 where one vector is all lanes
+  const auto add = [&](const float* from) HWY_ATTR {
+    low = hn::Add(low, hn::LoadU(d, from));
+    if constexpr (kLanes < kSumLanes) high = hn::Add(high, hn::LoadU(d, from + kLanes));
+  };
+  std::int64_t i = 0;
+  for (; i + kSumLanes <= n; i += kSumLanes) add(x + i);
+  if (i < n) {
+    // Adding 0 changes no lane: none is -0.
+    std::fill_n(lanes, kSumLanes, 0.0F);
+    std::memcpy(lanes, x + i, static_cast<std::size_t>(n - i) * sizeof(float));
+    add(lanes);
+  }
+  hn::Store(low, d, lanes);
+  if constexpr (kLanes < kSumLanes) hn::Store(high, d, lanes + kLanes);
+  const auto eight = hn::Add(hn::Load(d8, lanes), hn::Load(d8, lanes + 8));
+  const auto four = hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+  return hn::GetLane(hn::SumOfLanes(d4, four));
+}
+
 void ScaleRowImpl(const float* x, float s, float* y, std::int64_t n) {
   const F32 d;
   const VF32 factor = hn::Set(d, s);
@@ -195,6 +224,7 @@ HWY_EXPORT(SquaredReluImpl);
 HWY_EXPORT(ExpShiftedImpl);
 HWY_EXPORT(CosSinImpl);
 HWY_EXPORT(MaxOfImpl);
+HWY_EXPORT(SumOfImpl);
 HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(ScaleByExpImpl);
 HWY_EXPORT(AddRowImpl);
@@ -224,6 +254,8 @@ void CosSin(const float* x, float* cosine, float* sine, std::int64_t n) {
 }
 
 float MaxOf(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxOfImpl)(x, n); }
+
+float SumOf(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(SumOfImpl)(x, n); }
 
 void ScaleRow(const float* x, float s, float* y, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(x, s, y, n);

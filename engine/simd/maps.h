@@ -35,6 +35,9 @@ void CosSin(const float* x, float* cosine, float* sine, std::int64_t n);
 // The largest element, -inf for n = 0. NaN if any element is NaN or infinite.
 float MaxOf(const float* x, std::int64_t n);
 
+// The sum: number j in lane j mod 16 in order, then the lanes in halves. 0 for n = 0.
+float SumOf(const float* x, std::int64_t n);
+
 // y = s * x.
 void ScaleRow(const float* x, float s, float* y, std::int64_t n);
 

@@ -46,8 +46,9 @@ double MedianSeconds(const BenchOptions& options, const Run& run) {
   return Median(std::move(seconds));
 }
 
-// linear_append_MAP, linear_attend_MAP for each map of map_list.h: d = d_v = 64, 4,096 rows,
-// against (sgemm at the same block shapes + the map's elementwise functions + the f64 fold).
+// linear_append_MAP, linear_attend_MAP for each map of map_list.h and each activation of learned
+// maps (64 features from as many numbers, biases, each side its own weights): d = d_v = 64, 4,096
+// rows, against (sgemm at the same block shapes + the map's elementwise functions + the f64 fold).
 std::vector<Bar> LinearBars(const BenchOptions& options);
 
 // exact_many_queries_of_fma_peak: 16,384 queries over as many tokens, d = 64, counting 4 n^2 d

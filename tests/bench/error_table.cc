@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "engine/linear/feature_map.h"
 #include "tests/bench/machine.h"
@@ -32,6 +34,22 @@ data::TensorSet FlatWordVectors() {
   data::TensorSet set = data::WordVectors();
   set.shape.scale = std::sqrt(10.0F) / std::sqrt(static_cast<float>(set.shape.key_dim));
   return set;
+}
+
+// Tokens [first, first + count) of a set.
+data::TensorSet Part(const data::TensorSet& set, std::int64_t first, std::int64_t count) {
+  data::TensorSet part = set;
+  part.tokens = count;
+  const auto cut = [&](std::vector<float>& rows, std::int64_t row) {
+    const auto begin = rows.begin() + first * row;
+    rows = std::vector<float>(begin, begin + count * row);
+  };
+  for (data::Layer& layer : part.layers) {
+    cut(layer.queries, set.shape.query_row());
+    cut(layer.keys, set.shape.key_row());
+    cut(layer.values, set.shape.value_row());
+  }
+  return part;
 }
 
 class Table {
@@ -88,6 +106,32 @@ class Table {
     }
   }
 
+  // Learned maps, fitted to the first half of each set of few numbers per row and measured on its
+  // second half alone: queries, keys and values that the fit has not seen.
+  void PrintDistilled() const {
+    std::vector<const Column*> columns;
+    for (const Column& column : columns_) {
+      if (column.truth.set().shape.key_dim <= 16) columns.push_back(&column);
+    }
+    std::vector<std::string> lines = {"| map |", "|---|", "| the constant answer mean(V) |"};
+    for (const BenchMap& map : DistilledMaps()) lines.push_back(absl::StrCat("| ", map.name, " |"));
+    for (const Column* column : columns) {
+      const data::TensorSet& set = column->truth.set();
+      const std::int64_t half = set.tokens / 2;
+      const SoftmaxTruth second(Part(set, half, half));
+      const data::TensorSet first = Part(set, 0, half);
+      absl::StrAppend(&lines[0], " ", column->title, ", d ", set.shape.key_dim, ", n ", half, " |");
+      absl::StrAppend(&lines[1], "---|");
+      absl::StrAppend(&lines[2], ErrorsText(second.OfMeanValue()));
+      for (std::size_t m = 0; m < DistilledMaps().size(); ++m) {
+        absl::StrAppend(&lines[3 + m],
+                        ErrorsText(second.Measure(DistilledMaps()[m], first).errors));
+      }
+    }
+    std::printf("\n");
+    for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  }
+
   // The A that was fitted to each set's layers.
   void PrintSharpness() const {
     std::printf("\nfavor_sharp's A:");
@@ -104,13 +148,16 @@ class Table {
   }
 
  private:
-  static void PrintErrors(const Errors& errors) {
+  static std::string ErrorsText(const Errors& errors) {
     const auto decimals = [](double error) { return error < 0.1 ? 4 : error < 10 ? 2 : 0; };
-    std::printf(" %.*f / %.*f", decimals(errors.root_mean_square), errors.root_mean_square,
-                decimals(errors.percentile_99), errors.percentile_99);
-    if (errors.refused > 0) std::printf(" (%.2g %%)", 100 * errors.refused);
-    std::printf(" |");
+    std::string text =
+        absl::StrFormat(" %.*f / %.*f", decimals(errors.root_mean_square), errors.root_mean_square,
+                        decimals(errors.percentile_99), errors.percentile_99);
+    if (errors.refused > 0) absl::StrAppendFormat(&text, " (%.2g %%)", 100 * errors.refused);
+    return text + " |";
   }
+
+  static void PrintErrors(const Errors& errors) { std::printf("%s", ErrorsText(errors).c_str()); }
 
   void PrintHead(const char* first, bool costs) const {
     std::string rule = "|---|";
@@ -154,9 +201,12 @@ int Main() {
       "query\n");
   table.PrintCosts();
   table.PrintSharpness();
+  std::printf(
+      "\nLearned maps fitted to the first half of the tokens, errors on the second half alone\n");
+  table.PrintDistilled();
   const std::vector<std::string> names = absl::StrSplit(engine::FeatureMapNames(), ", ");
   for (const std::string& name : names) {
-    const auto is_measured = [&](const BenchMap& map) { return map.name == name; };
+    const auto is_measured = [&](const BenchMap& map) { return map.registered == name; };
     if (std::none_of(BenchMaps().begin(), BenchMaps().end(), is_measured)) {
       std::printf("Not measured: %s\n", name.c_str());
     }

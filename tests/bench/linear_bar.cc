@@ -15,6 +15,7 @@
 
 #include "engine/block.h"
 #include "engine/gemm.h"
+#include "engine/linear/map_weights.h"
 #include "engine/linear/row_loops.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/totals.h"
@@ -31,6 +32,7 @@ using engine::kBlockTokens;
 constexpr std::int64_t kRows = 4096;
 constexpr std::int64_t kDim = 64;      // d_k = d_v
 constexpr std::int64_t kColumns = 80;  // [S | Z], padded
+constexpr engine::LayerShape kShape = {1, 1, kDim, kDim, 0.125F};
 constexpr std::int64_t kMaxFeatures = 2160;
 
 std::vector<float> Numbers(std::int64_t count, std::uint32_t seed) {
@@ -100,8 +102,43 @@ void SoftmaxOfQueries(const float* x, std::int64_t c, float* y) {
   }
 }
 
+void SoftmaxRow(const float* x, std::int64_t m, float* y) {
+  engine::ExpShifted(x, engine::MaxOf(x, m), 0.0F, y, m);
+  engine::ScaleRow(y, 1.0F / engine::SumOf(y, m), y, m);
+}
+
+// Of learned maps: a bias is added to all projections, then comes the activation.
+void BiasedRelu(const float* x, std::int64_t c, float* y) {
+  engine::AddRow(x, y, kBlockTokens * c);
+  engine::Relu(y, 0.0F, y, kBlockTokens * c);
+}
+
+void BiasedExp(const float* x, std::int64_t c, float* y) {
+  engine::AddRow(x, y, kBlockTokens * c);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    engine::ExpShifted(x + row * c, engine::MaxOf(x + row * c, c), -0.5F, y + row * c, c);
+  }
+}
+
+void BiasedSoftmax(const float* x, std::int64_t c, float* y) {
+  engine::AddRow(x, y, kBlockTokens * c);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) SoftmaxRow(x + row * c, c, y + row * c);
+}
+
+// A softmax of a row's projections, another of their negatives.
+void BiasedHedgehog(const float* x, std::int64_t c, float* y) {
+  const std::int64_t m = c / 2;
+  engine::AddRow(x, y, kBlockTokens * m);
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    float* const second = y + row * c + m;
+    SoftmaxRow(x + row * m, m, y + row * c);
+    engine::ScaleRow(x + row * m, -1.0F, second, m);
+    SoftmaxRow(second, m, second);
+  }
+}
+
 struct MapCost {
-  const char* map;           // in map_list.h
+  const char* map;           // in map_list.h; of learned maps its own
   std::int64_t projections;  // columns of its projection
   Functions functions;
   double target = 1.3;
@@ -127,6 +164,21 @@ constexpr MapCost kCosts[] = {
        engine::ScaleRow(x, 0.5F, y, kBlockTokens * c);
      }},
     {"efficient", 0, ExpOfKeys, 1.3, SoftmaxOfQueries},
+};
+
+// From 64 numbers to as many projections, as T2R and Hedgehog have them.
+constexpr std::int64_t kLearnedFeatures = 64;
+
+struct LearnedCost {
+  engine::MapActivation activation;
+  MapCost cost;
+};
+
+constexpr LearnedCost kLearnedCosts[] = {
+    {engine::MapActivation::kRelu, {"learned_relu", kLearnedFeatures, BiasedRelu}},
+    {engine::MapActivation::kExp, {"learned_exp", kLearnedFeatures, BiasedExp}},
+    {engine::MapActivation::kSoftmax, {"learned_softmax", kLearnedFeatures, BiasedSoftmax}},
+    {engine::MapActivation::kHedgehog, {"learned_hedgehog", kLearnedFeatures, BiasedHedgehog}},
 };
 
 struct Data {
@@ -261,24 +313,44 @@ Bar AttendBar(const BenchOptions& options, const MapCost& cost, const engine::En
                  {{"sgemm", product}, {"functions", [&] { Map(functions, c, data); }}});
 }
 
+void AddBars(const BenchOptions& options, const MapCost& cost, const engine::LinearConfig& config,
+             Data& data, std::vector<Bar>& bars) {
+  const auto linear = engine::MakeEngine({kShape, config});
+  if (!linear.ok()) std::abort();
+  bars.push_back(AppendBar(options, cost, **linear, data));
+  bars.push_back(AttendBar(options, cost, **linear, data));
+}
+
+// Each side has weights and biases of its own. Times do not depend on the numbers.
+engine::LinearConfig LearnedConfig(engine::MapActivation activation) {
+  const engine::MapWeightsShape shape = {activation, 1, 1, kDim, kLearnedFeatures, true, true};
+  std::vector<float> numbers = Numbers(shape.numbers(), 7);
+  for (float& number : numbers) number *= 0.125F;  // projections have the spread of what they see
+  engine::MapWeightsBuilder builder(shape);
+  if (!builder.Add(numbers.data(), shape.numbers()).ok()) std::abort();
+  engine::LinearConfig config;
+  config.feature_map.name = "learned";
+  config.feature_map.weights = builder.Finish();
+  config.guard_epsilon = 1e-30F;
+  return config;
+}
+
 }  // namespace
 
 std::vector<Bar> LinearBars(const BenchOptions& options) {
   Data data;
   std::vector<Bar> bars;
   for (const BenchMap& map : BenchMaps()) {
+    const engine::LinearConfig config = ConfigOf(map, {kShape, kRows, data.queries, data.keys});
+    if (config.feature_map.weights != nullptr) continue;  // bars of their own, below
     const auto* cost = std::find_if(std::begin(kCosts), std::end(kCosts), [&](const MapCost& c) {
       return std::string(c.map) == map.name;
     });
     if (cost == std::end(kCosts)) std::abort();
-    const engine::LayerShape shape = {1, 1, kDim, kDim, 0.125F};
-    engine::EngineConfig config;
-    config.shape = shape;
-    config.kind = ConfigOf(map, {shape, kRows, data.queries, data.keys});
-    const auto linear = engine::MakeEngine(config);
-    if (!linear.ok()) std::abort();
-    bars.push_back(AppendBar(options, *cost, **linear, data));
-    bars.push_back(AttendBar(options, *cost, **linear, data));
+    AddBars(options, *cost, config, data, bars);
+  }
+  for (const LearnedCost& learned : kLearnedCosts) {
+    AddBars(options, learned.cost, LearnedConfig(learned.activation), data, bars);
   }
   return bars;
 }

@@ -2,8 +2,12 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <initializer_list>
 
 #include "engine/efficient/efficient_engine.h"
+#include "engine/linear/map_weights.h"
+#include "tests/bench/distillation.h"
 
 namespace attnd::bench {
 namespace {
@@ -54,6 +58,34 @@ void FitSharpness(const Sample& sample, FeatureMapConfig& config) {
   config.sharpness = static_cast<float>((1 - 1 / rho) / 8);
 }
 
+// The same weights for all heads, keys and queries: W = `factors`, one below the other, times I.
+void SetIdentityWeights(const Sample& sample, engine::MapActivation activation,
+                        std::initializer_list<float> factors, FeatureMapConfig& config) {
+  const std::int64_t d = sample.shape.key_dim;
+  const engine::MapWeightsShape shape = {
+      activation, sample.shape.kv_heads,   sample.shape.query_heads,
+      d,          std::ssize(factors) * d, false,
+      false};
+  std::vector<float> head;
+  for (const float factor : factors) {
+    for (std::int64_t i = 0; i < d * d; ++i) head.push_back(i % (d + 1) == 0 ? factor : 0.0F);
+  }
+  engine::MapWeightsBuilder builder(shape);
+  while (!builder.complete()) {
+    if (!builder.Add(head.data(), std::ssize(head)).ok()) std::abort();
+  }
+  config.weights = builder.Finish();
+}
+
+// Hedgehog (arXiv:2402.04347) where its training begins: W = I and no bias. Its two forms: [exp(x),
+// exp(-x)], and with a softmax over the features of each half.
+void HedgehogExpStart(const Sample& sample, FeatureMapConfig& config) {
+  SetIdentityWeights(sample, engine::MapActivation::kExp, {1.0F, -1.0F}, config);
+}
+void HedgehogStart(const Sample& sample, FeatureMapConfig& config) {
+  SetIdentityWeights(sample, engine::MapActivation::kHedgehog, {1.0F}, config);
+}
+
 constexpr BenchMap kMaps[] = {
     {"elu_plus_one", "", nullptr},
     {"relu", "epsilon 0", nullptr},
@@ -66,15 +98,25 @@ constexpr BenchMap kMaps[] = {
     {"dpfp", "nu 3", Rolls3},
     {"taylor", "", nullptr},
     {"efficient", "", nullptr},
+    {"learned exp(x), exp(-x); identity weights, untrained", "", HedgehogExpStart, "learned"},
+    {"learned hedgehog; identity weights, untrained", "", HedgehogStart, "learned"},
+};
+
+constexpr BenchMap kDistilledMaps[] = {
+    {"learned exp(x), exp(-x); identity weights, untrained", "", HedgehogExpStart, "learned"},
+    {"learned exp(W x); distilled from softmax", "",
+     [](const Sample& sample, FeatureMapConfig& config) { config.weights = DistilSoftmax(sample); },
+     "learned"},
 };
 
 }  // namespace
 
 std::span<const BenchMap> BenchMaps() { return kMaps; }
+std::span<const BenchMap> DistilledMaps() { return kDistilledMaps; }
 
 engine::LinearConfig ConfigOf(const BenchMap& map, const Sample& sample, std::uint64_t seed) {
   engine::LinearConfig config;
-  config.feature_map.name = map.name;
+  config.feature_map.name = map.registered;
   if (map.configure != nullptr) map.configure(sample, config.feature_map);
   if (config.feature_map.features > 0) config.feature_map.seed = seed;
   // Its rows of weights add up to 1: it has no guard to set.

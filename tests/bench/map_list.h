@@ -23,13 +23,17 @@ struct Sample {
 };
 
 struct BenchMap {
-  const char* name;        // in the registry of the engine
-  const char* parameters;  // as they are shown
+  const char* name;        // as it is shown
+  const char* parameters;  // likewise
   // Sets the parameters; null: there are none.
   void (*configure)(const Sample& sample, engine::FeatureMapConfig& config);
+  const char* registered = name;  // its name in the registry of the engine
 };
 
 std::span<const BenchMap> BenchMaps();
+
+// A learned map that is fitted to its sample, where it begins, and where it ends.
+std::span<const BenchMap> DistilledMaps();
 
 // A layer with this map. Denominators are refused below 1e-30 only: those of scaled features are in
 // units of the largest one, so that small ones are no sign of trouble. `seed`: of random features.

@@ -131,17 +131,19 @@ Errors SoftmaxTruth::OfMeanValue() const {
   return Summary(std::move(errors), 0);
 }
 
-MapFigures SoftmaxTruth::Measure(const BenchMap& map) const {
+MapFigures SoftmaxTruth::Measure(const BenchMap& map, const data::TensorSet& fitted_to) const {
   MapFigures figures;
   std::vector<double> errors;
   std::int64_t refused = 0;
   Stopwatch stopwatch;
   for (std::size_t l = 0; l < set_.layers.size(); ++l) {
     const data::Layer& layer = set_.layers[l];
-    const Sample sample = {set_.shape, set_.tokens, layer.queries, layer.keys};
-    const bool random = ConfigOf(map, sample).feature_map.features > 0;
-    for (std::uint64_t seed = 1; seed <= (random ? kSeeds : 1); ++seed) {
+    const data::Layer& fitted = fitted_to.layers[l];
+    const Sample sample = {set_.shape, fitted_to.tokens, fitted.queries, fitted.keys};
+    std::uint64_t seeds = 1;
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       const engine::LinearConfig config = ConfigOf(map, sample, seed);
+      if (config.feature_map.features > 0) seeds = kSeeds;  // it is random
       const auto sharpness = static_cast<double>(config.feature_map.sharpness);
       const bool first = errors.empty();
       figures.least_sharpness = first ? sharpness : std::min(figures.least_sharpness, sharpness);

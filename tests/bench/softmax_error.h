@@ -47,8 +47,10 @@ class SoftmaxTruth {
   const data::TensorSet& set() const { return set_; }
   // Of softmax attention itself.
   const Costs& costs() const { return costs_; }
-  // Random maps with several seeds, whose rows are taken together.
-  MapFigures Measure(const BenchMap& map) const;
+  // Random maps with several seeds, whose rows are taken together. A map is fitted to the set's own
+  // tokens, or to those of another one with the same layers.
+  MapFigures Measure(const BenchMap& map) const { return Measure(map, set_); }
+  MapFigures Measure(const BenchMap& map, const data::TensorSet& fitted_to) const;
   // Of the answer mean(V) to every query.
   Errors OfMeanValue() const;
 

@@ -211,10 +211,11 @@ TEST_P(LinearLearned, RowsHaveTheBitsOfTheReferenceHoweverManyAreMapped) {
     const auto map =
         MakeFeatureMap(config, {shape.kv_heads, shape.query_heads, d, 1, 1.0F}).value();
     const std::int64_t c = map->feature_dim();
-    const std::int64_t stride = d + 3;
-    const std::vector<float> rows = NormalNumbers(192 * stride, 6);
+    const std::vector<float> rows = NormalNumbers(192 * (d + 3), 6);
     Scratch scratch;
-    for (const std::int64_t count : {1, 3, 4, 5, 16, 17, 64, 65, 192}) {
+    for (const std::int64_t count : {1, 3, 4, 5, 9, 16, 17, 24, 48, 64, 65, 192}) {
+      // Dense ones may be read where they are.
+      const std::int64_t stride = count % 2 == 0 ? d : d + 3;
       std::vector<float> features(Size(count * (c + 5)), -7.0F);
       std::vector<std::int32_t> exponents(Size(count));
       const MapFeatures out = {features.data(), c + 5, exponents.data()};

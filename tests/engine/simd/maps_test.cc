@@ -191,6 +191,22 @@ TEST(Maps, PairProductsAreThoseOfEveryPair) {
   }
 }
 
+TEST(SumOf, AddsInSixteenLanesAndThenInHalves) {
+  const std::vector<float> x = RandomValues(100, 9);
+  for (std::int64_t n = 0; n <= 100; ++n) {
+    float lanes[16] = {};
+    for (std::int64_t i = 0; i < n; ++i) lanes[i % 16] += x[static_cast<std::size_t>(i)];
+    for (int half = 8; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(SumOf(x.data(), n)),
+              std::bit_cast<std::uint32_t>(lanes[0]))
+        << n;
+  }
+  const std::vector<float> with_nan = {1.0F, kNan, 2.0F};
+  EXPECT_TRUE(std::isnan(SumOf(with_nan.data(), 3)));
+}
+
 TEST(MaxAbs, FindsTheLargestAtEveryPlace) {
   for (std::size_t n = 1; n < 70; ++n) {
     for (std::size_t i = 0; i < n; ++i) {
