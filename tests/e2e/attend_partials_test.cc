@@ -56,7 +56,9 @@ TEST_F(Attend, PartialsOverTwoContextsMergeToTheWhole) {
       }
     } else {
       ASSERT_EQ(a.partial().exponents_size(), name == "favor" ? 120 : 1);
-      if (name == "linear") EXPECT_EQ(a.partial().exponents(0), 0);
+      if (name == "linear") {
+        EXPECT_EQ(a.partial().exponents(0), 0);
+      }
       const auto power = [](const v1::Answer& answer, std::size_t row) {
         const int at = answer.partial().exponents_size() == 1 ? 0 : static_cast<int>(row);
         return std::ldexp(1.0, answer.partial().exponents(at));

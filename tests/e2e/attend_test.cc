@@ -90,7 +90,9 @@ TEST_F(Attend, AnEmptySessionGivesZerosAndSaysSo) {
     options.set_top_k(exact ? 2 : 0);
     options.set_denominators(!exact);
     for (const std::int64_t position : {0, 300}) {  // no token; 300 masked ones
-      if (position > 0) ASSERT_TRUE(Succeeded(session.Append(masked, 0, 300).status));
+      if (position > 0) {
+        ASSERT_TRUE(Succeeded(session.Append(masked, 0, 300).status));
+      }
       const Reply<v1::AttendResponse> reply =
           session.Attend(session.AttendOf(kShape, queries_, 0, 20, options));
       ASSERT_TRUE(Succeeded(reply.status));

@@ -46,7 +46,9 @@ class EfficientOverflow : public testing::Test {
         EXPECT_THAT(std::string(sealed.message()), HasSubstr("kv-head 0 leave the range of f32"));
       }
     }
-    if (!checked.ok()) EXPECT_EQ(checked.code(), absl::StatusCode::kOutOfRange);
+    if (!checked.ok()) {
+      EXPECT_EQ(checked.code(), absl::StatusCode::kOutOfRange);
+    }
     return checked.ok();
   }
 

@@ -35,7 +35,7 @@ TEST_P(FamilyOverflow, RefusalDoesNotDependOnTheGroupingOfBlocks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyOverflow, testing::Values("identity", "efficient"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& map) { return map.param; });
 
 }  // namespace
 }  // namespace attnd::engine::linear_test
