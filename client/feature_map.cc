@@ -11,13 +11,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/feature_map_encoding.h"
 
 namespace attnd::client {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint32_t kEncodingVersion = 1;
 constexpr std::size_t kSha256Bytes = 32;
 
 // In the order of the payload.
@@ -45,15 +45,7 @@ absl::Status CheckArray(const char* field, std::span<const float> array, std::in
 
 absl::StatusOr<std::string> Sha256Of(const v1::FeatureMapHeader& header,
                                      const FeatureMapWeights& weights) {
-  std::string encoded;
-  for (const std::uint32_t number :
-       {kEncodingVersion, static_cast<std::uint32_t>(header.activation()),
-        static_cast<std::uint32_t>(header.kv_heads()),
-        static_cast<std::uint32_t>(header.query_heads()),
-        static_cast<std::uint32_t>(header.key_dim()), static_cast<std::uint32_t>(header.features()),
-        std::uint32_t{header.key_bias()}, std::uint32_t{header.query_bias()}}) {
-    encoded.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  }
+  const std::string encoded = contract::EncodeFeatureMapHeader(header);
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         EVP_MD_CTX_free);
   bool ok = context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;

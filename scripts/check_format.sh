@@ -2,7 +2,7 @@
 # Names the C++ files that clang-format would change and fails if there are any; with --fix, changes them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-files() { find engine server client tests \( -name '*.h' -o -name '*.cc' \) -print0; }
+files() { find proto engine server client tests \( -name '*.h' -o -name '*.cc' \) -print0; }
 
 if [[ ${1:-} == --fix ]]; then
   files | xargs -0 clang-format-14 -i

@@ -9,7 +9,7 @@ cmake --preset release >/dev/null
 cmake --build --preset release --target attnd_proto >/dev/null # the generated headers
 patterns=("$@")
 if ((${#patterns[@]} == 0)); then
-  patterns=("$PWD/(engine|server|client|tests)/")
+  patterns=("$PWD/(proto|engine|server|client|tests)/")
 fi
 run-clang-tidy-14 -quiet -p build/release "${patterns[@]}" 2>&1 | sed 's/\x1b\[[0-9;]*m//g' |
   { grep -Ev '^(clang-tidy-14 |[0-9]+ warnings? (generated|treated))' || true; }

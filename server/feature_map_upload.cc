@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/aligned_buffer.h"
+#include "proto/feature_map_encoding.h"
 #include "server/error.h"
 
 namespace attnd::server {
@@ -16,7 +17,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::int64_t kNumberBytes = sizeof(float);
-constexpr std::uint32_t kEncodingVersion = 1;
 
 absl::Status Invalid(const std::string& message) { return Error(v1::INVALID_FIELD, message); }
 
@@ -34,22 +34,6 @@ absl::StatusOr<engine::MapActivation> ActivationOf(v1::FeatureMapHeader::Activat
       return Invalid(absl::StrCat("header.activation is ", activation,
                                   "; it must be RELU, EXP, SOFTMAX or HEDGEHOG"));
   }
-}
-
-// What comes before the payload in the bytes whose SHA-256 names a map.
-std::string Encoded(const v1::FeatureMapHeader& header) {
-  std::string bytes;
-  for (const std::uint32_t number :
-       {kEncodingVersion, static_cast<std::uint32_t>(header.activation()),
-        static_cast<std::uint32_t>(header.kv_heads()),
-        static_cast<std::uint32_t>(header.query_heads()),
-        static_cast<std::uint32_t>(header.key_dim()), static_cast<std::uint32_t>(header.features()),
-        std::uint32_t{header.key_bias()}, std::uint32_t{header.query_bias()}}) {
-    for (int shift = 0; shift < 32; shift += 8) {
-      bytes += static_cast<char>(number >> shift & 0xFF);
-    }
-  }
-  return bytes;
 }
 
 absl::Status NoMemory() {
@@ -116,7 +100,7 @@ absl::Status FeatureMapUpload::TakeHeader(const v1::FeatureMapHeader& header) {
   absl::Status reserved = reservation_.GrowTo(shape.bytes(0));
   if (!reserved.ok()) return reserved;
   builder_.emplace(shape);
-  sha256_.Update(Encoded(header));
+  sha256_.Update(contract::EncodeFeatureMapHeader(header));
   return absl::OkStatus();
 }
 

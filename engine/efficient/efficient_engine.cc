@@ -8,18 +8,12 @@
 #include "engine/aligned_buffer.h"
 #include "engine/efficient/column_fold.h"
 #include "engine/efficient/efficient_plan.h"
-#include "engine/efficient/efficient_state.h"
 #include "engine/efficient/key_columns.h"
 #include "engine/linear/fold.h"
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
 namespace {
-
-EfficientState& AsEfficient(SealedState& state) { return static_cast<EfficientState&>(state); }
-const EfficientState& AsEfficient(const SealedState& state) {
-  return static_cast<const EfficientState&>(state);
-}
 
 // Null: nothing was summed.
 bool AllZero(const std::int32_t* steps, std::int64_t count) {
@@ -31,32 +25,24 @@ bool AllZero(const std::int32_t* steps, std::int64_t count) {
 
 void EfficientEngine::EncodeTail(const SealedState& /*sealed*/, const TailRows& rows, Tail& tail,
                                  Scratch& /*scratch*/) const {
-  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
-    const std::int64_t first = (head * kBlockTokens + rows.first) * layer_.dims.features;
+  for (std::int64_t head = 0; head < layer().shape.kv_heads; ++head) {
+    const std::int64_t first = (head * kBlockTokens + rows.first) * layer().dims.features;
     std::int32_t* steps = tail.exponents.data() + first;
     const bool ordinary =
-        EncodeKeyRows(layer_,
-                      {tail.keys.data() + rows.first * layer_.shape.key_row(), rows.count,
+        EncodeKeyRows(layer(),
+                      {tail.keys.data() + rows.first * layer().shape.key_row(), rows.count,
                        rows.block + rows.first, rows.valid >> rows.first},
                       head, tail.features.data() + first, steps);
     // A draft that was dropped may have written here.
-    if (ordinary) std::fill_n(steps, rows.count * layer_.dims.features, 0);
+    if (ordinary) std::fill_n(steps, rows.count * layer().dims.features, 0);
   }
-}
-
-std::shared_ptr<SealedState> EfficientEngine::NewState() const {
-  return std::make_shared<EfficientState>(layer_.shape.kv_heads, layer_.dims);
-}
-
-std::shared_ptr<SealedState> EfficientEngine::Clone(const SealedState& state) const {
-  return std::make_shared<EfficientState>(AsEfficient(state));
 }
 
 absl::Status EfficientEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
                                    std::span<const Block> blocks, Scratch& scratch) const {
-  EfficientState& sealed = AsEfficient(state);
-  const LayerShape& shape = layer_.shape;
-  const LinearDims& dims = layer_.dims;
+  EfficientState& sealed = Own(state);
+  const LayerShape& shape = layer().shape;
+  const LinearDims& dims = layer().dims;
   if (!sealed.has_sums()) sealed.AllocateSums();
   const Scratch::Frame frame(scratch);
   float* mantissas = scratch.Take(kBlockTokens * dims.features);
@@ -75,7 +61,7 @@ absl::Status EfficientEngine::Seal(SealedState& state, std::int64_t sealed_token
         if (steps.size() == 0) {
           steps = AlignedBuffer<std::int32_t>::Uninitialized(kBlockTokens * dims.features);
         }
-        const bool ordinary = EncodeKeyRows(layer_, {block.keys, kBlockTokens, first, block.valid},
+        const bool ordinary = EncodeKeyRows(layer(), {block.keys, kBlockTokens, first, block.valid},
                                             head, mantissas, steps.data());
         rows.mantissas = mantissas;
         if (!ordinary) {
@@ -100,15 +86,15 @@ absl::Status EfficientEngine::Seal(SealedState& state, std::int64_t sealed_token
 absl::Status EfficientEngine::CheckTail(const SealedState& state, const TailView& tail,
                                         Scratch& scratch) const {
   if (tail.rows == 0) return absl::OkStatus();
-  const LayerShape& shape = layer_.shape;
-  const std::int64_t columns = layer_.dims.features;
+  const LayerShape& shape = layer().shape;
+  const std::int64_t columns = layer().dims.features;
   const float max_value = MaxAbs(tail.tail->values.data(), tail.rows * shape.value_row());
   for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
     const std::int64_t row = head * kBlockTokens * columns;
     const EncodedRows rows = {tail.tail->features.data() + row, tail.tail->exponents.data() + row,
                               tail.rows, tail.valid, columns};
     const ValueRows values = {tail.tail->values.data() + head * shape.value_dim, shape.value_row()};
-    if (!CanFoldColumns(layer_.dims, rows, values, max_value, head, AsEfficient(state), scratch)) {
+    if (!CanFoldColumns(layer().dims, rows, values, max_value, head, Own(state), scratch)) {
       return SumsOverflow("the last tokens", head);
     }
   }
@@ -116,12 +102,7 @@ absl::Status EfficientEngine::CheckTail(const SealedState& state, const TailView
 }
 
 std::unique_ptr<AttendPlan> EfficientEngine::NewPlan() const {
-  return std::make_unique<EfficientPlan>(layer_);
-}
-
-std::int64_t EfficientEngine::fixed_bytes() const {
-  return EfficientState::Bytes(layer_.shape.kv_heads, layer_.dims) +
-         Tail::Bytes(layer_.shape, tail_layout());
+  return std::make_unique<EfficientPlan>(layer());
 }
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeEfficientEngine(const LayerShape& shape,

@@ -22,12 +22,17 @@
 #ifndef ATTND_ENGINE_EFFICIENT_EFFICIENT_ENGINE_H_
 #define ATTND_ENGINE_EFFICIENT_EFFICIENT_ENGINE_H_
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/efficient/efficient_state.h"
 #include "engine/engine.h"
 #include "engine/engine_config.h"
+#include "engine/linear/linear_family_engine.h"
 #include "engine/linear/linear_layer.h"
 
 namespace attnd::engine {
@@ -35,28 +40,19 @@ namespace attnd::engine {
 // FeatureMapConfig::name of this engine.
 inline constexpr char kEfficientName[] = "efficient";
 
-class EfficientEngine final : public Engine {
+class EfficientEngine final : public LinearFamilyEngine<EfficientState> {
  public:
   // Of the layer the map is null: features of keys and queries are not of one kind.
-  explicit EfficientEngine(LinearLayer layer) : layer_(std::move(layer)) {}
-
-  const char* name() const override { return "linear"; }
-  const LayerShape& shape() const override { return layer_.shape; }
+  explicit EfficientEngine(LinearLayer layer) : LinearFamilyEngine(std::move(layer)) {}
 
   // Mantissas and steps, c rounded up to a multiple of 16 of each.
   TailLayout tail_layout() const override {
-    return {.features = layer_.dims.features, .exponents = layer_.dims.features};
+    return {.features = layer().dims.features, .exponents = layer().dims.features};
   }
   bool mergeable() const override { return false; }
 
-  // Stores f32 as it comes.
-  void RoundToStorage(float*, std::int64_t) const override {}
-  bool rounds_storage() const override { return false; }
-
   void EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
                   Scratch& scratch) const override;
-  std::shared_ptr<SealedState> NewState() const override;
-  std::shared_ptr<SealedState> Clone(const SealedState& state) const override;
 
   // The bits of the state do not depend on how blocks are spread over calls. Where it fails, the
   // message names the kv-head.
@@ -65,15 +61,6 @@ class EfficientEngine final : public Engine {
   absl::Status CheckTail(const SealedState& state, const TailView& tail,
                          Scratch& scratch) const override;
   std::unique_ptr<AttendPlan> NewPlan() const override;
-  std::int64_t PlanBytes(std::int64_t, std::int64_t, std::int64_t) const override { return 0; }
-
-  // A sealed state and an open block. Per token nothing.
-  std::int64_t fixed_bytes() const override;
-  std::int64_t bytes_per_token() const override { return 0; }
-  std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
-
- private:
-  const LinearLayer layer_;
 };
 
 // Requires a valid shape (MakeEngine checks it). InvalidArgument where the layer would have more

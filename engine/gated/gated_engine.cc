@@ -18,11 +18,6 @@ namespace {
 
 using Decay = UpdateRule::Decay;
 
-LinearState& AsLinear(SealedState& state) { return static_cast<LinearState&>(state); }
-const LinearState& AsLinear(const SealedState& state) {
-  return static_cast<const LinearState&>(state);
-}
-
 // Multiplies row i of a head's S, and Z's number i, by factors[i].
 void DecayTotals(const LinearDims& dims, const double* factors, double* totals) {
   ForTotals(dims, [&](std::int64_t i, std::int64_t feature) { totals[i] *= factors[feature]; });
@@ -83,35 +78,35 @@ absl::Status CheckRule(const LinearLayer& layer) {
 }  // namespace
 
 TailLayout GatedEngine::tail_layout() const {
-  const UpdateRule& rule = layer_.config.update;
+  const UpdateRule& rule = layer().config.update;
   TailLayout layout;
-  layout.features = layer_.dims.features;
+  layout.features = layer().dims.features;
   if (rule.delta) {
-    layout.updates = layer_.dims.value_columns;
-    layout.rates = layer_.shape.kv_heads;
+    layout.updates = layer().dims.value_columns;
+    layout.rates = layer().shape.kv_heads;
   }
-  if (rule.decay == Decay::kPerToken) layout.log_decays = layer_.shape.kv_heads;
+  if (rule.decay == Decay::kPerToken) layout.log_decays = layer().shape.kv_heads;
   if (rule.decay == Decay::kPerFeature) {
-    layout.log_decays = layer_.shape.kv_heads * layer_.map->feature_dim();
+    layout.log_decays = layer().shape.kv_heads * layer().map->feature_dim();
   }
   return layout;
 }
 
 void GatedEngine::EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
                              Scratch& scratch) const {
-  const LayerShape& shape = layer_.shape;
-  const LinearDims& dims = layer_.dims;
-  const LinearState& state = AsLinear(sealed);
+  const LayerShape& shape = layer().shape;
+  const LinearDims& dims = layer().dims;
+  const LinearState& state = Own(sealed);
   for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
     float* features = tail.features.data() + head * kBlockTokens * dims.features;
-    MapKeyRows(layer_,
+    MapKeyRows(layer(),
                {tail.keys.data() + rows.first * shape.key_row(), rows.count,
                 rows.block + rows.first, rows.valid >> rows.first},
                head, features + rows.first * dims.features, nullptr, scratch);
-    if (!layer_.config.update.delta) continue;
-    const HeadDecays decays(layer_, tail.log_decays.data(), rows.valid, rows.first + rows.count,
+    if (!layer().config.update.delta) continue;
+    const HeadDecays decays(layer(), tail.log_decays.data(), rows.valid, rows.first + rows.count,
                             head);
-    WriteUpdates(layer_, decays,
+    WriteUpdates(layer(), decays,
                  {rows.first, rows.count, features, tail.values.data() + head * shape.value_dim,
                   shape.value_row(), tail.rates.data() + head, shape.kv_heads,
                   state.has_sums() ? state.summary(head) : nullptr},
@@ -119,18 +114,10 @@ void GatedEngine::EncodeTail(const SealedState& sealed, const TailRows& rows, Ta
   }
 }
 
-std::shared_ptr<SealedState> GatedEngine::NewState() const {
-  return std::make_shared<LinearState>(layer_.shape.kv_heads, layer_.dims);
-}
-
-std::shared_ptr<SealedState> GatedEngine::Clone(const SealedState& state) const {
-  return std::make_shared<LinearState>(AsLinear(state));
-}
-
 HeadRows GatedEngine::Decayed(const Rows& rows, std::int64_t head, double* factors,
                               Scratch& scratch) const {
-  const LinearDims& dims = layer_.dims;
-  const HeadDecays decays(layer_, rows.log_decays, rows.valid, rows.count, head);
+  const LinearDims& dims = layer().dims;
+  const HeadDecays decays(layer(), rows.log_decays, rows.valid, rows.count, head);
   decays.TotalFactors(factors);
   float* decayed = scratch.Take(rows.count * dims.features);
   decays.DecayRows(rows.count - 1, rows.features, decayed, scratch.Take(dims.features));
@@ -140,23 +127,23 @@ HeadRows GatedEngine::Decayed(const Rows& rows, std::int64_t head, double* facto
           rows.value_stride,
           rows.valid,
           nullptr,
-          !layer_.config.update.delta};
+          !layer().config.update.delta};
 }
 
 bool GatedEngine::Fold(const Rows& rows, std::int64_t head, LinearState& state,
                        Scratch& scratch) const {
   const Scratch::Frame frame(scratch);
-  double* factors = scratch.TakeF64(layer_.dims.features);
+  double* factors = scratch.TakeF64(layer().dims.features);
   const HeadRows decayed = Decayed(rows, head, factors, scratch);
-  DecayTotals(layer_.dims, factors, state.totals(head));
-  return FoldRows(layer_.dims, decayed, head, state, scratch);
+  DecayTotals(layer().dims, factors, state.totals(head));
+  return FoldRows(layer().dims, decayed, head, state, scratch);
 }
 
 // Whether Fold() would be true; the state is not changed.
 bool GatedEngine::CanFold(const Rows& rows, std::int64_t head, const LinearState& state,
                           Scratch& scratch) const {
   const Scratch::Frame frame(scratch);
-  const LinearDims& dims = layer_.dims;
+  const LinearDims& dims = layer().dims;
   double* factors = scratch.TakeF64(dims.features);
   const HeadRows decayed = Decayed(rows, head, factors, scratch);
   float* sums = scratch.Take(dims.totals());
@@ -173,14 +160,14 @@ bool GatedEngine::CanFold(const Rows& rows, std::int64_t head, const LinearState
 
 GatedEngine::Rows GatedEngine::EncodedRows(const Tail& tail, std::int64_t count, RowMask valid,
                                            std::int64_t head) const {
-  const LinearDims& dims = layer_.dims;
+  const LinearDims& dims = layer().dims;
   Rows rows = {count,
                valid,
                tail.log_decays.data(),
                tail.features.data() + head * kBlockTokens * dims.features,
-               tail.values.data() + head * layer_.shape.value_dim,
-               layer_.shape.value_row()};
-  if (layer_.config.update.delta) {
+               tail.values.data() + head * layer().shape.value_dim,
+               layer().shape.value_row()};
+  if (layer().config.update.delta) {
     rows.values = tail.updates.data() + head * kBlockTokens * dims.value_columns;
     rows.value_stride = dims.value_columns;
   }
@@ -191,10 +178,10 @@ GatedEngine::Rows GatedEngine::EncodedRows(const Tail& tail, std::int64_t count,
 GatedEngine::Rows GatedEngine::EncodeBlock(const Block& block, std::int64_t position,
                                            std::int64_t head, const LinearState& state,
                                            Scratch& scratch) const {
-  const LayerShape& shape = layer_.shape;
-  const LinearDims& dims = layer_.dims;
+  const LayerShape& shape = layer().shape;
+  const LinearDims& dims = layer().dims;
   float* features = scratch.Take(kBlockTokens * dims.features);
-  MapKeyRows(layer_, {block.keys, kBlockTokens, position, block.valid}, head, features, nullptr,
+  MapKeyRows(layer(), {block.keys, kBlockTokens, position, block.valid}, head, features, nullptr,
              scratch);
   Rows rows = {kBlockTokens,
                block.valid,
@@ -202,10 +189,10 @@ GatedEngine::Rows GatedEngine::EncodeBlock(const Block& block, std::int64_t posi
                features,
                block.values + head * shape.value_dim,
                shape.value_row()};
-  if (layer_.config.update.delta) {
+  if (layer().config.update.delta) {
     float* updates = scratch.Take(kBlockTokens * dims.value_columns);
-    const HeadDecays decays(layer_, block.log_decays, block.valid, kBlockTokens, head);
-    WriteUpdates(layer_, decays,
+    const HeadDecays decays(layer(), block.log_decays, block.valid, kBlockTokens, head);
+    WriteUpdates(layer(), decays,
                  {0, kBlockTokens, features, rows.values, rows.value_stride, block.rates + head,
                   shape.kv_heads, state.summary(head)},
                  updates, scratch);
@@ -217,9 +204,9 @@ GatedEngine::Rows GatedEngine::EncodeBlock(const Block& block, std::int64_t posi
 
 absl::Status GatedEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
                                std::span<const Block> blocks, Scratch& scratch) const {
-  LinearState& sealed = AsLinear(state);
+  LinearState& sealed = Own(state);
   if (!sealed.has_sums()) sealed.AllocateSums();
-  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+  for (std::int64_t head = 0; head < layer().shape.kv_heads; ++head) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const Scratch::Frame frame(scratch);
       const Block& block = blocks[b];
@@ -232,8 +219,8 @@ absl::Status GatedEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
             absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
       }
       // The next block's updates read it.
-      if (layer_.config.update.delta || b + 1 == blocks.size()) {
-        RoundSummary(layer_.dims, head, sealed);
+      if (layer().config.update.delta || b + 1 == blocks.size()) {
+        RoundSummary(layer().dims, head, sealed);
       }
     }
   }
@@ -244,30 +231,25 @@ absl::Status GatedEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
 absl::Status GatedEngine::CheckTail(const SealedState& state, const TailView& tail,
                                     Scratch& scratch) const {
   if (tail.rows == 0) return absl::OkStatus();
-  const auto& sealed = AsLinear(state);
-  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+  const auto& sealed = Own(state);
+  for (std::int64_t head = 0; head < layer().shape.kv_heads; ++head) {
     const Rows rows = EncodedRows(*tail.tail, tail.rows, tail.valid, head);
     float max_value = 0;
     for (std::int64_t i = 0; i < rows.count; ++i) {
-      const float max = MaxAbs(rows.values + i * rows.value_stride, layer_.shape.value_dim);
+      const float max = MaxAbs(rows.values + i * rows.value_stride, layer().shape.value_dim);
       if (!(max <= max_value) && !std::isnan(max_value)) max_value = max;  // keeps a NaN
     }
     // Decays only make numbers smaller.
     const HeadRows undecayed = {rows.count,        rows.features, rows.values,
                                 rows.value_stride, rows.valid,    nullptr};
-    if (SurelyCanFoldRows(layer_.dims, undecayed, max_value, head, sealed)) continue;
+    if (SurelyCanFoldRows(layer().dims, undecayed, max_value, head, sealed)) continue;
     if (!CanFold(rows, head, sealed, scratch)) return SumsOverflow("the last tokens", head);
   }
   return absl::OkStatus();
 }
 
 std::unique_ptr<AttendPlan> GatedEngine::NewPlan() const {
-  return std::make_unique<GatedAttendPlan>(layer_);
-}
-
-std::int64_t GatedEngine::fixed_bytes() const {
-  return LinearState::Bytes(layer_.shape.kv_heads, layer_.dims) +
-         Tail::Bytes(layer_.shape, tail_layout());
+  return std::make_unique<GatedAttendPlan>(layer());
 }
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeGatedEngine(const LayerShape& shape,

@@ -35,48 +35,30 @@
 #include "engine/engine.h"
 #include "engine/engine_config.h"
 #include "engine/linear/fold.h"
+#include "engine/linear/linear_family_engine.h"
 #include "engine/linear/linear_layer.h"
 #include "engine/linear/linear_state.h"
 
 namespace attnd::engine {
 
-class GatedEngine final : public Engine {
+class GatedEngine final : public LinearFamilyEngine<LinearState> {
  public:
-  explicit GatedEngine(LinearLayer layer) : layer_(std::move(layer)) {}
-
-  const char* name() const override { return "linear"; }
-  const LayerShape& shape() const override { return layer_.shape; }
-  const LinearLayer& layer() const { return layer_; }
-  const FeatureMap* feature_map() const override { return layer_.map.get(); }
+  explicit GatedEngine(LinearLayer layer) : LinearFamilyEngine(std::move(layer)) {}
 
   TailLayout tail_layout() const override;
-  std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
-  std::int64_t map_operations() const override { return layer_.map->operations(); }
   bool mergeable() const override { return false; }
-  bool has_denominators() const override { return !layer_.config.update.delta; }
-  bool positional() const override { return layer_.map->positional(); }
-
-  // Stores f32 as it comes.
-  void RoundToStorage(float*, std::int64_t) const override {}
-  bool rounds_storage() const override { return false; }
+  bool has_denominators() const override { return !layer().config.update.delta; }
 
   void EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
                   Scratch& scratch) const override;
-  std::shared_ptr<SealedState> NewState() const override;
-  std::shared_ptr<SealedState> Clone(const SealedState& state) const override;
   absl::Status Seal(SealedState& state, std::int64_t sealed_tokens, std::span<const Block> blocks,
                     Scratch& scratch) const override;
   absl::Status CheckTail(const SealedState& state, const TailView& tail,
                          Scratch& scratch) const override;
   std::unique_ptr<AttendPlan> NewPlan() const override;
-  std::int64_t PlanBytes(std::int64_t, std::int64_t, std::int64_t) const override { return 0; }
 
-  // A sealed state and an open block. Per token nothing: S and Z do not grow.
-  std::int64_t fixed_bytes() const override;
-  std::int64_t bytes_per_token() const override { return 0; }
   // Totals are multiplied before they are added to.
   std::int64_t seal_passes() const override { return 2; }
-  std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
 
  private:
   // One head's rows of a block, features and updates made.
@@ -96,8 +78,6 @@ class GatedEngine final : public Engine {
   Rows EncodedRows(const Tail& tail, std::int64_t count, RowMask valid, std::int64_t head) const;
   Rows EncodeBlock(const Block& block, std::int64_t position, std::int64_t head,
                    const LinearState& state, Scratch& scratch) const;
-
-  const LinearLayer layer_;
 };
 
 // Requires a valid shape and a rule that is not additive. InvalidArgument as MakeLinearLayer(), and

@@ -10,47 +10,31 @@
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
-namespace {
-
-LinearState& AsLinear(SealedState& state) { return static_cast<LinearState&>(state); }
-const LinearState& AsLinear(const SealedState& state) {
-  return static_cast<const LinearState&>(state);
-}
-
-}  // namespace
 
 void LinearEngine::EncodeTail(const SealedState& /*sealed*/, const TailRows& rows, Tail& tail,
                               Scratch& scratch) const {
-  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+  for (std::int64_t head = 0; head < layer().shape.kv_heads; ++head) {
     const std::int64_t row = head * kBlockTokens + rows.first;
-    MapKeyRows(layer_,
-               {tail.keys.data() + rows.first * layer_.shape.key_row(), rows.count,
+    MapKeyRows(layer(),
+               {tail.keys.data() + rows.first * layer().shape.key_row(), rows.count,
                 rows.block + rows.first, rows.valid >> rows.first},
-               head, tail.features.data() + row * layer_.dims.features,
+               head, tail.features.data() + row * layer().dims.features,
                scaled_features() ? tail.exponents.data() + row : nullptr, scratch);
   }
 }
 
-std::shared_ptr<SealedState> LinearEngine::NewState() const {
-  return std::make_shared<LinearState>(layer_.shape.kv_heads, layer_.dims);
-}
-
-std::shared_ptr<SealedState> LinearEngine::Clone(const SealedState& state) const {
-  return std::make_shared<LinearState>(AsLinear(state));
-}
-
 absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
                                 std::span<const Block> blocks, Scratch& scratch) const {
-  LinearState& sealed = AsLinear(state);
-  const LinearDims& dims = layer_.dims;
+  LinearState& sealed = Own(state);
+  const LinearDims& dims = layer().dims;
   if (!sealed.has_sums()) sealed.AllocateSums();
   const Scratch::Frame frame(scratch);
-  MappedRows mapped(layer_, scratch);
+  MappedRows mapped(layer(), scratch);
   // Head by head, so that one head's totals stay in the cache over all blocks.
-  for (std::int64_t head = 0; head < layer_.shape.kv_heads; ++head) {
+  for (std::int64_t head = 0; head < layer().shape.kv_heads; ++head) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const std::int64_t first = sealed_tokens + static_cast<std::int64_t>(b) * kBlockTokens;
-      const HeadRows rows = SealedRows(layer_, blocks[b], first, head, mapped, scratch);
+      const HeadRows rows = SealedRows(layer(), blocks[b], first, head, mapped, scratch);
       if (!FoldRows(dims, rows, head, sealed, scratch)) {
         return SumsOverflow(
             absl::StrCat("tokens ", first, " to ", first + kBlockTokens - 1).c_str(), head);
@@ -65,13 +49,13 @@ absl::Status LinearEngine::Seal(SealedState& state, std::int64_t sealed_tokens,
 absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& tail,
                                      Scratch& scratch) const {
   if (tail.rows == 0) return absl::OkStatus();
-  const auto& sealed = AsLinear(state);
-  const LayerShape& shape = layer_.shape;
+  const auto& sealed = Own(state);
+  const LayerShape& shape = layer().shape;
   const float max_value = MaxAbs(tail.tail->values.data(), tail.rows * shape.value_row());
   for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
-    const HeadRows rows = OpenRows(layer_, tail, head);
-    if (SurelyCanFoldRows(layer_.dims, rows, max_value, head, sealed)) continue;
-    if (!CanFoldRows(layer_.dims, rows, head, sealed, scratch)) {
+    const HeadRows rows = OpenRows(layer(), tail, head);
+    if (SurelyCanFoldRows(layer().dims, rows, max_value, head, sealed)) continue;
+    if (!CanFoldRows(layer().dims, rows, head, sealed, scratch)) {
       return SumsOverflow("the last tokens", head);
     }
   }
@@ -79,12 +63,7 @@ absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& t
 }
 
 std::unique_ptr<AttendPlan> LinearEngine::NewPlan() const {
-  return std::make_unique<LinearAttendPlan>(layer_);
-}
-
-std::int64_t LinearEngine::fixed_bytes() const {
-  return LinearState::Bytes(layer_.shape.kv_heads, layer_.dims) +
-         Tail::Bytes(layer_.shape, tail_layout());
+  return std::make_unique<LinearAttendPlan>(layer());
 }
 
 absl::StatusOr<std::unique_ptr<const Engine>> MakeLinearEngine(const LayerShape& shape,

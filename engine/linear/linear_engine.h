@@ -10,46 +10,35 @@
 #ifndef ATTND_ENGINE_LINEAR_LINEAR_ENGINE_H_
 #define ATTND_ENGINE_LINEAR_LINEAR_ENGINE_H_
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/engine_config.h"
-#include "engine/linear/feature_map.h"
+#include "engine/linear/linear_family_engine.h"
 #include "engine/linear/linear_layer.h"
 #include "engine/linear/linear_state.h"
 
 namespace attnd::engine {
 
 // The base of the engine with a sliding window, which has another sealed state.
-class LinearEngine : public Engine {
+class LinearEngine : public LinearFamilyEngine<LinearState> {
  public:
-  explicit LinearEngine(LinearLayer layer) : layer_(std::move(layer)) {}
-
-  const char* name() const override { return "linear"; }
-  const LayerShape& shape() const override { return layer_.shape; }
-  const LinearLayer& layer() const { return layer_; }
-  const FeatureMap* feature_map() const override { return layer_.map.get(); }
+  explicit LinearEngine(LinearLayer layer) : LinearFamilyEngine(std::move(layer)) {}
 
   // Features are c rounded up to a multiple of 16; those beyond c are zeros.
   TailLayout tail_layout() const override {
-    return {.features = layer_.dims.features, .exponents = layer_.map->scaled() ? 1 : 0};
+    return {.features = layer().dims.features, .exponents = scaled_features() ? 1 : 0};
   }
-  std::int64_t map_dim() const override { return layer_.map->feature_dim(); }
-  std::int64_t map_operations() const override { return layer_.map->operations(); }
-  bool scaled_features() const override { return layer_.map->scaled(); }
+  bool scaled_features() const override { return layer().map->scaled(); }
   bool has_denominators() const override { return true; }
-  bool positional() const override { return layer_.map->positional(); }
-
-  // Stores f32 as it comes.
-  void RoundToStorage(float*, std::int64_t) const override {}
-  bool rounds_storage() const override { return false; }
 
   void EncodeTail(const SealedState& sealed, const TailRows& rows, Tail& tail,
                   Scratch& scratch) const override;
-  std::shared_ptr<SealedState> NewState() const override;
-  std::shared_ptr<SealedState> Clone(const SealedState& state) const override;
 
   // The bits of the state do not depend on how blocks are spread over calls. Where it fails, the
   // message names the kv-head.
@@ -58,15 +47,6 @@ class LinearEngine : public Engine {
   absl::Status CheckTail(const SealedState& state, const TailView& tail,
                          Scratch& scratch) const override;
   std::unique_ptr<AttendPlan> NewPlan() const override;
-  std::int64_t PlanBytes(std::int64_t, std::int64_t, std::int64_t) const override { return 0; }
-
-  // A sealed state and an open block. Per token nothing: S and Z do not grow.
-  std::int64_t fixed_bytes() const override;
-  std::int64_t bytes_per_token() const override { return 0; }
-  std::int64_t AppendBytes(std::int64_t, std::int64_t) const override { return fixed_bytes(); }
-
- private:
-  const LinearLayer layer_;
 };
 
 // Requires a valid shape (MakeEngine checks it). InvalidArgument as MakeLinearLayer().

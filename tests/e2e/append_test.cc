@@ -272,7 +272,9 @@ TEST_F(Append, FeatureOverflowIsRefusedWhereverItStands) {
     for (const std::int64_t bad : {0, 1, 40, 64, 100}) {
       const TestSession session(server_.stub(), "s" + std::to_string(id++),
                                 ConfigOf({LinearGroup(kShape, v1::SQUARED_RELU)}));
-      if (good > 0) ASSERT_TRUE(Succeeded(session.Append(tokens_, 0, good).status));
+      if (good > 0) {
+        ASSERT_TRUE(Succeeded(session.Append(tokens_, 0, good).status));
+      }
       Tokens poisoned = tokens_;
       poisoned.keys[static_cast<std::size_t>((good + bad) * 16)] = 1e25F;
       EXPECT_TRUE(FailedWith(session.Append(poisoned, good, bad + 20).status,

@@ -6,6 +6,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/oracle_context.h"
 #include "tests/oracle/attention_oracle.h"
 
 namespace attnd::e2e {
@@ -14,18 +15,6 @@ namespace {
 using grpc::StatusCode;
 
 const Shape kShape = {.kv_heads = 2, .query_heads = 4, .key_dim = 8, .value_dim = 6};
-
-oracle::Context ContextOf(const Tokens& tokens, double scale) {
-  return {kShape.kv_heads,
-          kShape.query_heads,
-          kShape.key_dim,
-          kShape.value_dim,
-          scale,
-          tokens.count,
-          tokens.keys.data(),
-          tokens.values.data(),
-          tokens.mask.empty() ? nullptr : tokens.mask.data()};
-}
 
 class Step : public ::testing::Test {
  protected:

@@ -72,10 +72,16 @@ TEST_F(Streams, AnswerInOrderWithTheIdsOfTheMessages) {
     ASSERT_EQ(response.id(), i * 7);
     ASSERT_EQ(response.status().code(), 0) << response.status().message();
     const auto first = static_cast<std::int64_t>(i / 3) * 10;
-    if (i % 3 == 0) EXPECT_EQ(response.append().positions(0).position(), first + 5);
+    if (i % 3 == 0) {
+      EXPECT_EQ(response.append().positions(0).position(), first + 5);
+    }
     // An Attend sees exactly the messages before it.
-    if (i % 3 == 1) EXPECT_EQ(response.attend().position(), first + 5);
-    if (i % 3 == 2) EXPECT_EQ(response.step().position(), first + 10);
+    if (i % 3 == 1) {
+      EXPECT_EQ(response.attend().position(), first + 5);
+    }
+    if (i % 3 == 2) {
+      EXPECT_EQ(response.step().position(), first + 10);
+    }
   }
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_TRUE(Succeeded(stream->Finish()));

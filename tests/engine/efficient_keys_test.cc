@@ -74,7 +74,9 @@ TEST(EfficientKeys, ARowsNumbersDoNotDependOnEachOther) {
     EXPECT_EQ(mantissas[a], others[a]) << a;
     EXPECT_EQ(steps[a], -5) << a << ": not written where all are 0";
     EXPECT_EQ(other_steps[a], 0) << a;
-    if (a >= 20) EXPECT_EQ(mantissas[a], 0.0F) << a;
+    if (a >= 20) {
+      EXPECT_EQ(mantissas[a], 0.0F) << a;
+    }
   }
 }
 

@@ -15,23 +15,13 @@ using ::testing::HasSubstr;
 
 constexpr float kMax = std::numeric_limits<float>::max();
 
-std::vector<float> Repeat(float value, std::int64_t count) {
-  return std::vector<float>(static_cast<std::size_t>(count), value);
-}
-
 // One head, one key number, one value number.
 class EfficientOverflow : public testing::Test {
  protected:
   EfficientOverflow() : engine_(MakeLinear(shape_, Config("efficient"))) {}
 
   Stream Tokens(const std::vector<float>& keys, const std::vector<float>& values) const {
-    Stream stream;
-    stream.shape = shape_;
-    stream.tokens = static_cast<std::int64_t>(keys.size());
-    stream.keys = keys;
-    stream.values = values;
-    stream.mask.assign(keys.size(), 1);
-    return stream;
+    return TokensOf(shape_, keys, values);
   }
 
   // What CheckTail says of the block that ends at `position`, having said the same as Seal.
@@ -56,7 +46,9 @@ class EfficientOverflow : public testing::Test {
         EXPECT_THAT(std::string(sealed.message()), HasSubstr("kv-head 0 leave the range of f32"));
       }
     }
-    if (!checked.ok()) EXPECT_EQ(checked.code(), absl::StatusCode::kOutOfRange);
+    if (!checked.ok()) {
+      EXPECT_EQ(checked.code(), absl::StatusCode::kOutOfRange);
+    }
     return checked.ok();
   }
 
@@ -118,23 +110,6 @@ TEST_F(EfficientOverflow, TotalsThatAreRescaled) {
   // One token of larger steps in the block: the others fall with the totals.
   for (std::size_t i = 192; i < 256; ++i) keys[i] = i == 200 ? 44.0F : 0.0F;
   EXPECT_TRUE(Fits(Tokens(keys, values), 256));
-}
-
-TEST_F(EfficientOverflow, RefusalDoesNotDependOnTheGroupingOfBlocks) {
-  const float value = 0.7F / 64 * kMax;
-  std::vector<float> values = Repeat(value, 128);
-  values.resize(256, -value);
-  const Stream stream = Tokens(Repeat(0.0F, 256), values);
-  std::vector<Block> blocks;
-  for (std::int64_t b = 0; b < 4; ++b) {
-    blocks.push_back({stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0},
-                      nullptr, nullptr});
-  }
-  const std::shared_ptr<SealedState> at_once = engine_->NewState();
-  EXPECT_FALSE(engine_->Seal(*at_once, 0, blocks, scratch_).ok());
-  const std::shared_ptr<SealedState> one_by_one = engine_->NewState();
-  EXPECT_TRUE(engine_->Seal(*one_by_one, 0, {blocks.data(), 1}, scratch_).ok());
-  EXPECT_FALSE(engine_->Seal(*one_by_one, 64, {blocks.data() + 1, 1}, scratch_).ok());
 }
 
 TEST_F(EfficientOverflow, EveryHeadIsChecked) {

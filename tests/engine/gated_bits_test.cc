@@ -142,7 +142,7 @@ TEST_P(GatedBits, EngineHasTheBitsOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, GatedBits, testing::ValuesIn(AllCases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& rule) { return rule.param.name; });
 
 }  // namespace
 }  // namespace attnd::engine::gated_test

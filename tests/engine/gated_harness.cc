@@ -26,30 +26,6 @@ std::vector<float> LogDecays(std::int64_t count, std::uint32_t seed, float least
   return numbers;
 }
 
-Answers Run(const Engine& engine, const QueryGroup& group) {
-  const LayerShape& shape = engine.shape();
-  const std::int64_t rows = group.count * shape.query_heads;
-  Answers answers;
-  answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
-  answers.numerators.assign(Size(rows * shape.value_dim), -7.0F);
-  answers.denominators.assign(Size(rows), -7.0F);
-  answers.flags.assign(Size(rows), 77);
-  AnswerView view;
-  view.outputs = answers.outputs.data();
-  view.numerators = answers.numerators.data();
-  view.denominators = answers.denominators.data();
-  view.flags = answers.flags.data();
-  const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
-  plan->Reset(group, view);
-  Scratch scratch;
-  for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
-    while (!plan->Run(chain, scratch)) {
-    }
-  }
-  plan->Finish(scratch);
-  return answers;
-}
-
 }  // namespace
 
 void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
@@ -240,24 +216,12 @@ std::shared_ptr<const LayerState> At(const Engine& engine, const Stream& stream,
 
 Answers Attend(const Engine& engine, const LayerState& state, const float* queries,
                std::int64_t count) {
-  return Run(engine, AttendGroup(state, queries, count));
+  return linear_test::AnswersOf(engine, AttendGroup(state, queries, count));
 }
 
 Answers Step(const Engine& engine, const LayerState& state, const float* queries,
              std::int64_t count) {
-  return Run(engine, StepGroup(state, queries, count));
-}
-
-Answers RowOf(const Answers& answers, const LayerShape& shape, std::int64_t query) {
-  const auto cut = [query](const auto& all, std::int64_t row) {
-    const auto first = all.begin() + query * row;
-    return std::decay_t<decltype(all)>(first, first + row);
-  };
-  return {cut(answers.outputs, shape.output_row()),
-          cut(answers.numerators, shape.output_row()),
-          cut(answers.denominators, shape.query_heads),
-          {},
-          cut(answers.flags, shape.query_heads)};
+  return linear_test::AnswersOf(engine, StepGroup(state, queries, count));
 }
 
 }  // namespace attnd::engine::gated_test

@@ -18,6 +18,7 @@
 namespace attnd::engine::gated_test {
 
 using linear_test::Answers;
+using linear_test::RowOf;
 
 // A rule of the literature on a layer of some shape.
 struct Case {
@@ -68,8 +69,6 @@ Answers Attend(const Engine& engine, const LayerState& state, const float* queri
 // The queries of the `count` newest tokens, which stand in the open block.
 Answers Step(const Engine& engine, const LayerState& state, const float* queries,
              std::int64_t count);
-// One query's part.
-Answers RowOf(const Answers& answers, const LayerShape& shape, std::int64_t query);
 
 }  // namespace attnd::engine::gated_test
 

@@ -72,7 +72,7 @@ TEST_P(GatedOracle, StepsAgreeWithTheRecurrence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, GatedOracle, testing::ValuesIn(AllCases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& rule) { return rule.param.name; });
 
 }  // namespace
 }  // namespace attnd::engine::gated_test

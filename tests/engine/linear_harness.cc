@@ -45,33 +45,6 @@ void PoisonRows(const Engine& engine, std::int64_t from, Tail* tail) {
   poison(tail->updates, shape.kv_heads, layout.updates, kNan);
 }
 
-Answers Run(const Engine& engine, const QueryGroup& group) {
-  const LayerShape& shape = engine.shape();
-  Answers answers;
-  const std::int64_t rows = group.count * shape.query_heads;
-  // Not zeros: every number has to be written.
-  answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
-  answers.numerators.assign(Size(rows * shape.value_dim), -7.0F);
-  answers.denominators.assign(Size(rows), -7.0F);
-  answers.exponents.assign(Size(rows), -7);
-  answers.flags.assign(Size(rows), 77);
-  AnswerView view;
-  view.outputs = answers.outputs.data();
-  view.numerators = answers.numerators.data();
-  view.denominators = answers.denominators.data();
-  view.exponents = answers.exponents.data();
-  view.flags = answers.flags.data();
-  Scratch scratch;
-  const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
-  plan->Reset(group, view);
-  for (std::int64_t chain = plan->chains() - 1; chain >= 0; --chain) {
-    while (!plan->Run(chain, scratch)) {
-    }
-  }
-  plan->Finish(scratch);
-  return answers;
-}
-
 }  // namespace
 
 std::vector<float> NormalNumbers(std::int64_t count, std::uint32_t seed, float scale) {
@@ -110,6 +83,25 @@ Stream MakeStream(const LayerShape& shape, std::int64_t tokens, std::uint32_t se
   stream.values = NormalNumbers(tokens * shape.value_row(), seed + 1000);
   stream.mask.assign(Size(tokens), 1);
   return stream;
+}
+
+Stream TokensOf(const LayerShape& shape, const std::vector<float>& keys,
+                const std::vector<float>& values) {
+  return {shape, std::ssize(keys), keys, values, std::vector<std::uint8_t>(keys.size(), 1)};
+}
+
+std::vector<float> Repeat(float value, std::int64_t count) {
+  return std::vector<float>(Size(count), value);
+}
+
+std::vector<Block> BlocksOf(const Stream& stream) {
+  std::vector<Block> blocks;
+  for (std::int64_t first = 0; first + kBlockTokens <= stream.tokens; first += kBlockTokens) {
+    blocks.push_back({stream.keys.data() + first * stream.shape.key_row(),
+                      stream.values.data() + first * stream.shape.value_row(),
+                      ValidRows(stream.mask, first, kBlockTokens), nullptr, nullptr});
+  }
+  return blocks;
 }
 
 void ScaleKeys(float factor, Stream* stream) {
@@ -178,6 +170,43 @@ bool Answers::operator==(const Answers& other) const {
          flags == other.flags;
 }
 
+Answers RowOf(const Answers& answers, const LayerShape& shape, std::int64_t query) {
+  const auto cut = [query](const auto& all, std::int64_t row) {
+    const auto first = all.begin() + query * row;
+    return std::decay_t<decltype(all)>(first, first + row);
+  };
+  return {cut(answers.outputs, shape.output_row()), cut(answers.numerators, shape.output_row()),
+          cut(answers.denominators, shape.query_heads), cut(answers.exponents, shape.query_heads),
+          cut(answers.flags, shape.query_heads)};
+}
+
+Answers AnswersOf(const Engine& engine, const QueryGroup& group) {
+  const LayerShape& shape = engine.shape();
+  Answers answers;
+  const std::int64_t rows = group.count * shape.query_heads;
+  // Not zeros: every number has to be written.
+  answers.outputs.assign(Size(rows * shape.value_dim), -7.0F);
+  answers.numerators.assign(Size(rows * shape.value_dim), -7.0F);
+  answers.denominators.assign(Size(rows), -7.0F);
+  answers.exponents.assign(Size(rows), -7);
+  answers.flags.assign(Size(rows), 77);
+  AnswerView view;
+  view.outputs = answers.outputs.data();
+  view.numerators = answers.numerators.data();
+  view.denominators = answers.denominators.data();
+  view.exponents = answers.exponents.data();
+  view.flags = answers.flags.data();
+  Scratch scratch;
+  const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
+  plan->Reset(group, view);
+  for (std::int64_t chain = plan->chains() - 1; chain >= 0; --chain) {
+    while (!plan->Run(chain, scratch)) {
+    }
+  }
+  plan->Finish(scratch);
+  return answers;
+}
+
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,
                std::int64_t count, const std::int64_t* positions) {
   QueryGroup group;
@@ -187,7 +216,7 @@ Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* quer
   group.queries = queries;
   group.count = count;
   group.positions = positions;
-  return Run(engine, group);
+  return AnswersOf(engine, group);
 }
 
 Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const float* queries,
@@ -200,7 +229,7 @@ Answers AttendCausally(const Engine& engine, const Snapshot& snapshot, const flo
   group.count = count;
   group.causal = true;
   group.first_cut = first_cut;
-  return Run(engine, group);
+  return AnswersOf(engine, group);
 }
 
 }  // namespace attnd::engine::linear_test

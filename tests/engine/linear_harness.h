@@ -33,6 +33,14 @@ struct Stream {
 
 Stream MakeStream(const LayerShape& shape, std::int64_t tokens, std::uint32_t seed);
 
+// Tokens that are all given, of a layer whose rows are one number.
+Stream TokensOf(const LayerShape& shape, const std::vector<float>& keys,
+                const std::vector<float>& values);
+std::vector<float> Repeat(float value, std::int64_t count);
+
+// The complete blocks of a stream, as Seal takes them.
+std::vector<Block> BlocksOf(const Stream& stream);
+
 // All keys times `factor`.
 void ScaleKeys(float factor, Stream* stream);
 
@@ -71,6 +79,12 @@ struct Answers {
 
   bool operator==(const Answers& other) const;  // as bits
 };
+
+// One query's part.
+Answers RowOf(const Answers& answers, const LayerShape& shape, std::int64_t query);
+
+// What the engine answers a group, every array of it.
+Answers AnswersOf(const Engine& engine, const QueryGroup& group);
 
 // All `count` queries see the snapshot's tokens; causal: query i sees first_cut + i tail rows.
 Answers Attend(const Engine& engine, const Snapshot& snapshot, const float* queries,

@@ -346,7 +346,9 @@ TEST(LinearProjection, RowsOfABlockAreOrthogonal) {
   for (std::size_t i = 0; i < w.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const double cosine = Dot(w[i], w[j]) / std::sqrt(Dot(w[i], w[i]) * Dot(w[j], w[j]));
-      if (i / 8 == j / 8) EXPECT_NEAR(cosine, 0, 1e-6) << i << " " << j;
+      if (i / 8 == j / 8) {
+        EXPECT_NEAR(cosine, 0, 1e-6) << i << " " << j;
+      }
     }
   }
 }

@@ -22,13 +22,7 @@ class LinearOverflow : public testing::Test {
   LinearOverflow() : shape_{1, 1, 1, 1, 1.0F} {}
 
   Stream Tokens(const std::vector<float>& keys, const std::vector<float>& values) const {
-    Stream stream;
-    stream.shape = shape_;
-    stream.tokens = static_cast<std::int64_t>(keys.size());
-    stream.keys = keys;
-    stream.values = values;
-    stream.mask.assign(keys.size(), 1);
-    return stream;
+    return TokensOf(shape_, keys, values);
   }
 
   absl::Status CheckTail(const Engine& engine, const Stream& stream, std::int64_t position) {
@@ -46,10 +40,6 @@ class LinearOverflow : public testing::Test {
   LayerShape shape_;
   Scratch scratch_;
 };
-
-std::vector<float> Repeat(float value, std::int64_t count) {
-  return std::vector<float>(static_cast<std::size_t>(count), value);
-}
 
 TEST_F(LinearOverflow, TenToThe25IntoSquaredReluIsRefused) {
   const auto engine = MakeLinear(shape_, Config("squared_relu"));
@@ -115,25 +105,6 @@ TEST_F(LinearOverflow, TotalsOverManyBlocksAreChecked) {
             absl::StatusCode::kOutOfRange);
 }
 
-// A total that leaves the range of f32 and comes back must be refused in any grouping.
-TEST_F(LinearOverflow, RefusalDoesNotDependOnTheGroupingOfBlocks) {
-  const auto engine = MakeLinear(shape_, Config("identity"));
-  const float value = 0.7F / 64 * kMax;
-  std::vector<float> values = Repeat(value, 128);
-  values.resize(256, -value);
-  const Stream stream = Tokens(Repeat(1.0F, 256), values);
-  std::vector<Block> blocks;
-  for (std::int64_t b = 0; b < 4; ++b) {
-    blocks.push_back({stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0},
-                      nullptr, nullptr});
-  }
-  const std::shared_ptr<SealedState> at_once = engine->NewState();
-  EXPECT_FALSE(engine->Seal(*at_once, 0, blocks, scratch_).ok());
-  const std::shared_ptr<SealedState> one_by_one = engine->NewState();
-  EXPECT_TRUE(engine->Seal(*one_by_one, 0, {blocks.data(), 1}, scratch_).ok());
-  EXPECT_FALSE(engine->Seal(*one_by_one, 64, {blocks.data() + 1, 1}, scratch_).ok());
-}
-
 TEST_F(LinearOverflow, RunningBoundComesBackDownAfterCancellation) {
   const auto engine = MakeLinear(shape_, Config("identity"));
   // +0.7, -0.7, +0.7, ... of the largest number: every total fits.
@@ -143,12 +114,7 @@ TEST_F(LinearOverflow, RunningBoundComesBackDownAfterCancellation) {
     values.insert(values.end(), 64, b % 2 == 0 ? value : -value);
   }
   const Stream stream = Tokens(Repeat(1.0F, 1280), values);
-  std::vector<Block> blocks;
-  for (std::int64_t b = 0; b < 20; ++b) {
-    blocks.push_back({stream.keys.data() + b * 64, stream.values.data() + b * 64, ~RowMask{0},
-                      nullptr, nullptr});
-  }
-  EXPECT_TRUE(engine->Seal(*engine->NewState(), 0, blocks, scratch_).ok());
+  EXPECT_TRUE(engine->Seal(*engine->NewState(), 0, BlocksOf(stream), scratch_).ok());
 }
 
 TEST_F(LinearOverflow, EveryHeadIsChecked) {
