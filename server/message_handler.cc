@@ -198,7 +198,9 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   if (!queries.ok()) return queries.status();
   absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
   if (!spec.ok()) return spec.status();
-  valid = CheckQueryPositions(request, queries->rows, session->engine(layer).positional());
+  valid =
+      CheckQueryPositions(request, queries->rows,
+                          session->engine(layer).position_use() == engine::PositionUse::kRequired);
   valid.Update(CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes));
   if (request.min_position() < 0) {
     valid.Update(Error(v1::INVALID_FIELD, absl::StrCat("min_position is ", request.min_position(),

@@ -54,7 +54,9 @@ class GatedEngine final : public Engine {
   std::int64_t map_operations() const override { return layer_.map->operations(); }
   bool mergeable() const override { return false; }
   bool has_denominators() const override { return !layer_.config.update.delta; }
-  bool positional() const override { return layer_.map->positional(); }
+  PositionUse position_use() const override {
+    return layer_.map->positional() ? PositionUse::kRequired : PositionUse::kNone;
+  }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}

@@ -40,7 +40,9 @@ class LinearEngine : public Engine {
   std::int64_t map_operations() const override { return layer_.map->operations(); }
   bool scaled_features() const override { return layer_.map->scaled(); }
   bool has_denominators() const override { return true; }
-  bool positional() const override { return layer_.map->positional(); }
+  PositionUse position_use() const override {
+    return layer_.map->positional() ? PositionUse::kRequired : PositionUse::kNone;
+  }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}
