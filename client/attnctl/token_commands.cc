@@ -182,8 +182,12 @@ absl::Status Report(const Context& context, const v1::Answer& answer, std::int64
   const std::int64_t heads = answer.outputs().shape(1);
   const google::protobuf::Struct flags = CountFlags(answer.flags());
   const google::protobuf::Value top = TopKJson(answer, queries * heads);
-  const auto estimates = Summarize(answer.estimates());
-  if (!estimates.ok()) return estimates.status();
+  std::optional<EstimateSummary> estimates;
+  if (answer.has_estimates()) {
+    auto summary = Summarize(answer.estimates());
+    if (!summary.ok()) return summary.status();
+    estimates = *std::move(summary);
+  }
   if (context.json) {
     google::protobuf::Struct report;
     auto& fields = *report.mutable_fields();
@@ -193,9 +197,7 @@ absl::Status Report(const Context& context, const v1::Answer& answer, std::int64
     fields["replayedMessages"].set_number_value(static_cast<double>(replayed_messages));
     *fields["flags"].mutable_struct_value() = flags;
     if (answer.has_top_k()) fields["topK"] = top;
-    if (answer.has_estimates()) {
-      *fields["estimates"].mutable_struct_value() = ToJson(*estimates);
-    }
+    if (estimates) *fields["estimates"].mutable_struct_value() = ToJson(*estimates);
     PrintJson(report);
     return absl::OkStatus();
   }
@@ -203,7 +205,7 @@ absl::Status Report(const Context& context, const v1::Answer& answer, std::int64
   for (const auto& [name, count] : flags.fields()) {
     absl::PrintF("  %s: %.0f of %d rows\n", name, count.number_value(), queries * heads);
   }
-  if (answer.has_estimates()) absl::PrintF("%s", Describe(*estimates));
+  if (estimates) absl::PrintF("%s", Describe(*estimates));
   if (answer.has_top_k()) PrintTopK(top, heads);
   return absl::OkStatus();
 }

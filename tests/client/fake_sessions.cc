@@ -201,7 +201,7 @@ void FakeSessions::Estimate(std::int64_t queries, std::int64_t heads, const v1::
     bounds.push_back(static_cast<float>(visible) + 1);
     estimates->mutable_paths()->push_back(static_cast<char>(row % 2));
     estimates->mutable_calibrated()->push_back('\1');
-    estimates->mutable_target_met()->push_back(static_cast<char>(row % 3 == 0));
+    estimates->mutable_target_met()->push_back(static_cast<char>(1 - row % 2));
   }
   estimates->set_coverage(0.95);
   const auto all = static_cast<std::size_t>(rows);
