@@ -98,7 +98,10 @@ TEST_F(SessionCalls, EstimatesOfACutCallAreThoseOfAWholeOne) {
       EXPECT_EQ(estimates.log_normalizer_bounds().shape(0), 1500);
       EXPECT_EQ(estimates.log_normalizer_bounds().data().size(), 3000U * 2 * sizeof(float));
       EXPECT_EQ(estimates.keys_evaluated(2999), 1500);
+      EXPECT_EQ(ToFloats(estimates.exact_masses()).value(), std::vector<float>(3000, 0.5F));
       EXPECT_EQ(estimates.paths().size(), 3000U);
+      EXPECT_EQ(estimates.calibrated(), std::string(3000, '\1'));
+      EXPECT_EQ(estimates.target_met().size(), 3000U);
       answers.push_back(answer.SerializeAsString());
     }
   }
