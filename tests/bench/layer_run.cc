@@ -42,9 +42,10 @@ void Attender::Attend(const engine::LayerState& state, std::span<const float> qu
   engine::AnswerView answer;
   answer.outputs = outputs_.data();
   answer.flags = flags_.data();
-  plan_->Reset(engine::AttendGroup(state, queries.data(), count,
-                                   engine_.positional() ? positions_.data() : nullptr),
-               answer);
+  const bool positional = engine_.position_use() == engine::PositionUse::kRequired;
+  plan_->Reset(
+      engine::AttendGroup(state, queries.data(), count, positional ? positions_.data() : nullptr),
+      answer);
   for (std::int64_t chain = 0; chain < plan_->chains(); ++chain) {
     while (!plan_->Run(chain, scratch)) {
     }

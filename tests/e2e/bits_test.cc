@@ -48,6 +48,8 @@ std::vector<Case> Cases() {
       {"efficient", LinearGroup(grouped, v1::EFFICIENT), grouped},
       // Keys whose exponentials differ by far more than f32 holds.
       {"efficient_far", LinearGroup(grouped, v1::EFFICIENT), grouped, 40.0F},
+      {"kde", KdeGroup(narrow), narrow},
+      {"kde_grouped", KdeGroup(grouped), grouped},
       {"exact_window", ExactGroup(grouped), grouped},
       {"elu_window", LinearGroup(grouped), grouped},
       {"favor_window", LinearGroup(narrow, v1::FAVOR_POSITIVE), narrow},
