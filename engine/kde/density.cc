@@ -38,11 +38,13 @@ absl::StatusOr<std::unique_ptr<const Density>> PreprocessDensity(const DensityPo
                                                    "; it must be finite and at most 0"));
   }
   if (config.method == DensityMethod::kExact) return MakeExactDensity(points);
-  const double log_samples = std::log(4.0) + LogVariance(config) - 2 * std::log(config.epsilon);
-  if (!(log_samples <= std::log(static_cast<double>(kMaxDensitySamples)))) {
+  const double log_samples = std::log(9.0) + LogVariance(config) - 2 * std::log(config.epsilon);
+  const std::int64_t most =
+      config.method == DensityMethod::kUniform ? kMaxUniformSamples : kMaxHashingSamples;
+  if (!(log_samples <= std::log(static_cast<double>(most)))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("epsilon ", config.epsilon, " and log_lower_bound ", config.log_lower_bound,
-                     " ask for e^", log_samples, " samples; the limit is ", kMaxDensitySamples));
+                     " ask for e^", log_samples, " samples; the limit is ", most));
   }
   const auto samples = static_cast<std::int64_t>(std::ceil(std::exp(log_samples)));
   return config.method == DensityMethod::kUniform ? MakeUniformDensity(points, config, samples)

@@ -14,7 +14,7 @@
 //  - hashing: hashing_density.h.
 // The sampling methods take as many samples as a query needs, up to a number that epsilon and mu~
 // determine: they stop where the means of eight groups of samples say that the standard error is
-// below epsilon / 2 and their median and mean agree to that. At the end of the samples the answer
+// below epsilon / 3 and their median and mean agree to that. At the end of the samples the answer
 // is the median of the means (which a single heavy term cannot spoil), or 0 if that is below mu~.
 // So a wrong answer is possible, and answers are not unbiased; an Estimate with a number of samples
 // fixed in advance is.
@@ -56,8 +56,10 @@ struct DensityConfig {
   std::uint64_t seed = 0;
 };
 
-// More samples for one query are refused: an exact sum is better long before.
-inline constexpr std::int64_t kMaxDensitySamples = 1 << 24;
+// More samples for one query are refused: an exact sum is better long before. A sample of the
+// hashing method costs a pass over the points.
+inline constexpr std::int64_t kMaxUniformSamples = 1 << 22;
+inline constexpr std::int64_t kMaxHashingSamples = 1 << 17;
 
 // Answers to a batch of queries, computed piece by piece.
 class DensityRun {
@@ -85,7 +87,7 @@ class Density {
 };
 
 // INVALID_ARGUMENT: no points, no coordinates, or a config outside of its limits.
-// RESOURCE_EXHAUSTED: more than kMaxDensitySamples samples may be needed.
+// RESOURCE_EXHAUSTED: more samples may be needed than are allowed.
 absl::StatusOr<std::unique_ptr<const Density>> PreprocessDensity(const DensityPoints& points,
                                                                  const DensityConfig& config);
 

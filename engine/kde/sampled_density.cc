@@ -96,7 +96,7 @@ class SampledRun final : public DensityRun {
         return true;
       }
       const Summary summary = Summarise(groups, sample_);
-      const double limit = rule_.epsilon / 2 * summary.mean;
+      const double limit = rule_.epsilon / 3 * summary.mean;
       const double log_mean = summary.log_unit + std::log(summary.mean);
       if (summary.mean > 0 && log_mean >= rule_.log_lower_bound && summary.error <= limit &&
           std::abs(summary.median - summary.mean) <= limit) {
