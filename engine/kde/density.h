@@ -10,7 +10,7 @@
 //  - exact: O(n d) a query.
 //  - uniform: the mean of k(q, x_i) over samples i. Var <= mu, so 4 / (epsilon^2 mu~) samples give
 //  a
-//    standard error of epsilon / 2.
+//    standard error of epsilon / 3.
 //  - hashing: hashing_density.h.
 // The sampling methods take as many samples as a query needs, up to a number that epsilon and mu~
 // determine: they stop where the means of eight groups of samples say that the standard error is

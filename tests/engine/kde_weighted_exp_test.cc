@@ -139,7 +139,7 @@ TEST(KdeWeightedExp, ErrorsFollowEpsilon) {
     std::vector<double> sizes;
     for (const double epsilon : {0.5, 0.25, 0.125}) {
       std::vector<double> errors;
-      for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+      for (std::uint64_t seed = 1; seed <= 6; ++seed) {
         const Answer answer =
             Estimate(rows.rows(), {}, queries.rows(), {method, epsilon, seed, true});
         EXPECT_LE(answer.costs.exact_queries, 1);
