@@ -341,7 +341,8 @@ void ErrorAgainstEpsilon(const Head& head, const std::vector<double>& epsilons,
 void PrintSpectrum(const char* name, const std::vector<float>& matrix, std::int64_t size) {
   const std::vector<double> values = SingularValues(matrix, size, kMostSingularValues);
   std::printf("| %s | %.2f | %.2f |", name, FrobeniusNorm(matrix), StableRank(matrix, values[0]));
-  for (const std::size_t k : {1, 2, 4, 8, 16, 32, 64, 128}) std::printf(" %.4f |", values[k - 1]);
+  for (std::size_t k = 1; k <= Size(kMostSingularValues); k *= 2)
+    std::printf(" %.4f |", values[k - 1]);
   std::printf("\n");
   std::fflush(stdout);
 }
