@@ -39,7 +39,7 @@ error-table: setup ## print how far each feature map is from softmax attention, 
 kde-study: setup ## print what KDEformer's parts promise and give on real vectors
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release --target attnd_kde_study
-	@build/release/tests/bench/attnd_kde_study
+	@build/release/tests/bench/attnd_kde_study $(ARGS)
 
 format: setup ## format the C++ files in place
 	@scripts/check_format.sh --fix

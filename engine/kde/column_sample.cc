@@ -10,7 +10,7 @@
 
 namespace attnd::engine {
 
-ColumnSample DrawColumns(std::span<const double> probabilities, std::int64_t draws,
+ColumnSample DrawColumns(std::span<const double> probabilities, std::int64_t draws, Draws kind,
                          std::uint64_t seed) {
   const std::size_t n = probabilities.size();
   ColumnSample sample;
@@ -25,7 +25,10 @@ ColumnSample DrawColumns(std::span<const double> probabilities, std::int64_t dra
   for (std::size_t l = 0; l < n; ++l) cumulative[l] = total += probabilities[l];
   std::vector<std::int64_t> counts(n, 0);
   for (std::int64_t r = 0; r < draws; ++r) {
-    const double at = total * ToUniform(RandomAt(seed, static_cast<std::uint64_t>(r)));
+    const double uniform = ToUniform(RandomAt(seed, static_cast<std::uint64_t>(r)));
+    const double at = total * (kind == Draws::kIndependent ? uniform
+                                                           : (static_cast<double>(r) + uniform) /
+                                                                 static_cast<double>(draws));
     // The first column whose sum is above: never one with probability 0.
     const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), at);
     const auto last = static_cast<std::ptrdiff_t>(n) - 1;

@@ -20,10 +20,15 @@ struct ColumnSample {
   std::vector<double> log_weights;    // ln(c_l / (m p_l))
 };
 
+// Draws may be independent, as Algorithm 1 has them, or stratified: draw r falls into the r-th of m
+// equal parts of the probability, in the columns' order. The weights' expectations are the same;
+// the variance is lower where neighbouring columns are alike.
+enum class Draws { kIndependent, kStratified };
+
 // `draws` columns, at least 1, with the given probabilities, which add up to 1 but for rounding.
 // From as many draws as there are columns on, every column once with the weight 1: that costs no
 // more and has no error.
-ColumnSample DrawColumns(std::span<const double> probabilities, std::int64_t draws,
+ColumnSample DrawColumns(std::span<const double> probabilities, std::int64_t draws, Draws kind,
                          std::uint64_t seed);
 
 // Shares of a mixture, each a list of shares of the same length or empty, in which case it is left

@@ -109,7 +109,8 @@ void ColumnSampling::BeginProduct() {
   const std::array<std::vector<double>, 2> shares = {SharesOfLogs(log_column_norms_),
                                                      SharesOfNorms(inputs_.values)};
   probabilities_ = MeanShares(shares);
-  sample_ = DrawColumns(probabilities_, config_.samples, StreamSeed(config_.seed, 2));
+  sample_ = DrawColumns(probabilities_, config_.samples, Draws::kIndependent,
+                        StreamSeed(config_.seed, 2));
   panels_ =
       KeyValuePanels(inputs_.keys, inputs_.values, sample_.columns, sample_.log_weights.data());
   sums_.resize(

@@ -148,36 +148,30 @@ void Kdeformer::AddPilotNorms(std::int64_t panel, const float* scores, Scratch& 
 }
 
 void Kdeformer::DrawSample() {
-  const std::int64_t n = inputs_.keys.count;
-  std::vector<double> log_norms(static_cast<std::size_t>(n));
-  for (std::size_t place = 0; place < log_norms.size(); ++place) {
-    log_norms[static_cast<std::size_t>(blocks_.order()[place])] = std::log(pilot_norms_[place]);
+  // All by place, so that strata are runs of neighbouring buckets and a block's own columns a run.
+  const std::vector<std::int64_t>& order = blocks_.order();
+  std::vector<double> log_norms;
+  for (const double norm : pilot_norms_) log_norms.push_back(std::log(norm));
+  std::vector<double> value_shares;
+  const std::vector<double> by_key = SharesOfNorms(inputs_.values);
+  if (!by_key.empty()) {
+    for (const std::int64_t key : order)
+      value_shares.push_back(by_key[static_cast<std::size_t>(key)]);
   }
   const std::array<std::vector<double>, 3> shares = {
-      SharesOfLogs(log_norms), SharesOfNorms(inputs_.values),
-      std::vector<double>(static_cast<std::size_t>(n), 1 / static_cast<double>(n))};
-  probabilities_ = MeanShares(shares);
-  sample_ = DrawColumns(probabilities_, config_.samples, StreamSeed(config_.seed, 2));
+      SharesOfLogs(log_norms), std::move(value_shares),
+      std::vector<double>(order.size(), 1 / static_cast<double>(order.size()))};
+  const std::vector<double> by_place = MeanShares(shares);
+  sample_ = DrawColumns(by_place, config_.samples, Draws::kStratified, StreamSeed(config_.seed, 2));
 
-  // In the blocks' order, so that a block's own columns are a run.
-  std::vector<std::int64_t> places(static_cast<std::size_t>(n));
-  for (std::size_t place = 0; place < places.size(); ++place) {
-    places[static_cast<std::size_t>(blocks_.order()[place])] = static_cast<std::int64_t>(place);
+  sample_places_ = sample_.columns;
+  for (std::int64_t& column : sample_.columns) column = order[static_cast<std::size_t>(column)];
+  sample_panels_ =
+      KeyValuePanels(inputs_.keys, inputs_.values, sample_.columns, sample_.log_weights.data());
+  probabilities_.resize(order.size());
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    probabilities_[static_cast<std::size_t>(order[place])] = by_place[place];
   }
-  std::vector<std::pair<std::int64_t, double>> drawn;
-  for (std::size_t i = 0; i < sample_.columns.size(); ++i) {
-    drawn.emplace_back(places[static_cast<std::size_t>(sample_.columns[i])],
-                       sample_.log_weights[i]);
-  }
-  std::sort(drawn.begin(), drawn.end());
-  std::vector<std::int64_t> columns;
-  std::vector<double> log_weights;
-  for (const auto& [place, log_weight] : drawn) {
-    sample_places_.push_back(place);
-    columns.push_back(blocks_.order()[static_cast<std::size_t>(place)]);
-    log_weights.push_back(log_weight);
-  }
-  sample_panels_ = KeyValuePanels(inputs_.keys, inputs_.values, columns, log_weights.data());
 }
 
 RowMask Kdeformer::VisibleSamples(std::int64_t panel, std::int64_t block) const {

@@ -11,7 +11,8 @@
 // Columns are drawn with p_l = the mean of: the squared norms of the columns of D^-1 A_res,
 // estimated from kPilots of the queries; the values' squared norms; and 1 / n, which bounds the
 // weight of any column. The first is what Algorithm 1 asks WExpKDE for; here only a constant factor
-// matters, and a few exact rows are cheaper. Samples are shared by all queries.
+// matters, and a few exact rows are cheaper. Draws are stratified along
+// the blocks' order and shared by all queries.
 //
 // The estimate is a ratio with one sample in both parts: consistent, not unbiased. All exponentials
 // are relative to the largest score of their row; products are f32.
@@ -54,7 +55,8 @@ class Kdeformer {
   // 1,024 keys; two go over all keys once, to order and to pack them.
   bool Step(Scratch& scratch);
 
-  // What was chosen, once all is written. Columns of the sample are keys' indices.
+  // What was chosen, once all is written. Columns of the sample are keys' indices, in
+  // the blocks' order.
   const SparseBlocks& blocks() const { return blocks_; }
   std::int64_t query_block(std::int64_t query) const {
     return query_blocks_[static_cast<std::size_t>(query)];

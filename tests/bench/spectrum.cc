@@ -175,7 +175,7 @@ double FrobeniusNorm(const std::vector<float>& matrix) {
 }
 
 double SoftmaxOperatorNorm(const AttentionInputs& inputs) {
-  constexpr int kRounds = 4;
+  constexpr int kRounds = 6;
   F64 x(Size(inputs.keys.count), 1.0);
   double value = 0;
   for (int round = 0; round < kRounds; ++round) {

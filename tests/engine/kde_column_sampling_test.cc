@@ -41,31 +41,38 @@ TEST(KdeColumnSample, PiTransposePiIsTheIdentityOnAverage) {
   const std::vector<double> probabilities = {0.4, 0.3, 0.2, 0.05, 0.03, 0.02};
   constexpr std::uint64_t kSeeds = 20000;
   constexpr std::int64_t kDraws = 5;
-  std::vector<std::vector<double>> weights(probabilities.size());
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const ColumnSample sample = DrawColumns(probabilities, kDraws, StreamSeed(99, seed));
-    std::vector<double> diagonal(probabilities.size(), 0.0);
-    double drawn = 0;
-    for (std::size_t i = 0; i < sample.columns.size(); ++i) {
-      const auto column = static_cast<std::size_t>(sample.columns[i]);
-      diagonal[column] += std::exp(sample.log_weights[i]);
-      drawn += diagonal[column] * kDraws * probabilities[column];
+  double errors[2] = {};
+  for (const Draws kind : {Draws::kIndependent, Draws::kStratified}) {
+    std::vector<std::vector<double>> weights(probabilities.size());
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const ColumnSample sample = DrawColumns(probabilities, kDraws, kind, StreamSeed(99, seed));
+      std::vector<double> diagonal(probabilities.size(), 0.0);
+      double drawn = 0;
+      for (std::size_t i = 0; i < sample.columns.size(); ++i) {
+        const auto column = static_cast<std::size_t>(sample.columns[i]);
+        diagonal[column] += std::exp(sample.log_weights[i]);
+        drawn += diagonal[column] * kDraws * probabilities[column];
+      }
+      ASSERT_NEAR(drawn, kDraws, 1e-9);  // multiplicities
+      for (std::size_t l = 0; l < diagonal.size(); ++l) weights[l].push_back(diagonal[l]);
     }
-    ASSERT_NEAR(drawn, kDraws, 1e-9);  // multiplicities
-    for (std::size_t l = 0; l < diagonal.size(); ++l) weights[l].push_back(diagonal[l]);
+    for (const std::vector<double>& weight : weights) {
+      const Moments moments = MomentsOf(weight);
+      EXPECT_NEAR(moments.mean, 1, 4.5 * moments.error);
+      EXPECT_LT(moments.error, 0.03);
+      errors[static_cast<int>(kind)] += moments.error;
+    }
   }
-  for (const std::vector<double>& weight : weights) {
-    const Moments moments = MomentsOf(weight);
-    EXPECT_NEAR(moments.mean, 1, 4.5 * moments.error);
-    EXPECT_LT(moments.error, 0.03);
-  }
+  EXPECT_LT(errors[1], 0.8 * errors[0]);
 }
 
 TEST(KdeColumnSample, NeverDrawsWhatHasNoProbability) {
   const std::vector<double> probabilities = {0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0};
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    for (const std::int64_t column : DrawColumns(probabilities, 9, seed).columns) {
-      EXPECT_TRUE(column == 1 || column == 3);
+  for (const Draws kind : {Draws::kIndependent, Draws::kStratified}) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      for (const std::int64_t column : DrawColumns(probabilities, 9, kind, seed).columns) {
+        EXPECT_TRUE(column == 1 || column == 3);
+      }
     }
   }
 }
