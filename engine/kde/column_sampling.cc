@@ -111,8 +111,9 @@ void ColumnSampling::BeginProduct() {
   probabilities_ = MeanShares(shares);
   sample_ = DrawColumns(probabilities_, config_.samples, Draws::kIndependent,
                         StreamSeed(config_.seed, 2));
-  panels_ =
-      KeyValuePanels(inputs_.keys, inputs_.values, sample_.columns, sample_.log_weights.data());
+  panels_ = KeyValuePanels(static_cast<std::int64_t>(sample_.columns.size()), inputs_.keys,
+                           inputs_.values);
+  panels_.PackAll(inputs_.keys, inputs_.values, sample_.columns.data(), sample_.log_weights.data());
   sums_.resize(
       static_cast<std::size_t>(kTileQueries * SoftmaxSums::RowFloats(panels_.padded_value_dim())));
 }

@@ -38,7 +38,8 @@ class ExactDensity final : public Density {
     for (double& bias : biases) {
       bias = std::max(bias - shift_, static_cast<double>(-std::numeric_limits<float>::max()) / 2);
     }
-    panels_ = KeyPanels(rows, biases.data());
+    panels_ = KeyPanels(rows.count, rows.dim);
+    panels_.PackAll(rows, nullptr, biases.data());
   }
 
   std::unique_ptr<DensityRun> Query(Rows queries, double* log_densities) const override;

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/gemm.h"
-#include "engine/kde/angular_hash.h"
 #include "engine/random.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/softmax.h"
@@ -20,6 +19,7 @@ namespace attnd::engine {
 namespace {
 
 constexpr std::int64_t kStepPanels = 16;
+constexpr std::int64_t kStepRows = 4096;
 
 }  // namespace
 
@@ -38,18 +38,29 @@ absl::StatusOr<std::unique_ptr<Kdeformer>> Kdeformer::Create(const AttentionInpu
   return std::unique_ptr<Kdeformer>(new Kdeformer(inputs, config, outputs));
 }
 
+Kdeformer::Kdeformer(const AttentionInputs& inputs, const KdeformerConfig& config,
+                     const AttentionOutputs& outputs)
+    : inputs_(inputs),
+      config_(config),
+      outputs_(outputs),
+      hash_(StreamSeed(config.seed, 0), inputs.keys.dim) {}
+
 bool Kdeformer::Step(Scratch& scratch) {
   if (inputs_.queries.count < 1) return true;
   switch (stage_) {
-    case Stage::kLayout:
-      LayOut(scratch);
-      stage_ = blocks_.blocks() == 1 ? Stage::kAttend : Stage::kPilotSums;
+    case Stage::kHash:
+      if (HashStep(scratch)) {
+        LayOut();
+        stage_ = Stage::kPack;
+      }
+      break;
+    case Stage::kPack:
+      if (PackStep()) stage_ = blocks_.blocks() == 1 ? Stage::kAttend : Stage::kPilotSums;
       break;
     case Stage::kPilotSums:
     case Stage::kPilotNorms:
       if (PilotStep(scratch)) {
         stage_ = stage_ == Stage::kPilotSums ? Stage::kPilotNorms : Stage::kSample;
-        panel_ = 0;
       }
       break;
     case Stage::kSample:
@@ -65,15 +76,35 @@ bool Kdeformer::Step(Scratch& scratch) {
   return stage_ == Stage::kDone;
 }
 
-void Kdeformer::LayOut(Scratch& scratch) {
-  const AngularHash hash(StreamSeed(config_.seed, 0), inputs_.keys.dim);
-  std::vector<std::uint32_t> key_ranks(static_cast<std::size_t>(inputs_.keys.count));
-  hash.Ranks(inputs_.keys, key_ranks.data(), scratch);
-  blocks_ = SparseBlocks(key_ranks, config_.block_keys);
-  block_panels_ = KeyValuePanels(inputs_.keys, inputs_.values, blocks_.order(), nullptr);
-  std::vector<std::uint32_t> query_ranks(static_cast<std::size_t>(inputs_.queries.count));
-  hash.Ranks(inputs_.queries, query_ranks.data(), scratch);
-  LayOutQueries(query_ranks);
+// The ranks of some keys, then of some queries.
+bool Kdeformer::HashStep(Scratch& scratch) {
+  const bool keys = static_cast<std::int64_t>(key_ranks_.size()) < inputs_.keys.count;
+  std::vector<std::uint32_t>& ranks = keys ? key_ranks_ : query_ranks_;
+  Rows rows = keys ? inputs_.keys : inputs_.queries;
+  const auto first = static_cast<std::int64_t>(ranks.size());
+  const std::int64_t count = std::min(kStepRows, rows.count - first);
+  rows.data = rows.row(first);
+  rows.count = count;
+  ranks.resize(static_cast<std::size_t>(first + count));
+  hash_.Ranks(rows, ranks.data() + first, scratch);
+  return !keys && first + count == inputs_.queries.count;
+}
+
+bool Kdeformer::PackStep() {
+  const std::int64_t last =
+      std::min(panel_ + kStepRows / kPanelKeys, block_panels_.keys().panels());
+  for (; panel_ < last; ++panel_) {
+    block_panels_.Pack(panel_, inputs_.keys, inputs_.values, blocks_.order().data(), nullptr);
+  }
+  if (panel_ < block_panels_.keys().panels()) return false;
+  panel_ = 0;
+  return true;
+}
+
+void Kdeformer::LayOut() {
+  blocks_ = SparseBlocks(key_ranks_, config_.block_keys);
+  block_panels_ = KeyValuePanels(inputs_.keys.count, inputs_.keys, inputs_.values);
+  LayOutQueries();
   sums_.resize(static_cast<std::size_t>(kTileQueries *
                                         SoftmaxSums::RowFloats(block_panels_.padded_value_dim())));
 
@@ -89,8 +120,8 @@ void Kdeformer::LayOut(Scratch& scratch) {
   pilot_norms_.assign(static_cast<std::size_t>(inputs_.keys.count), 0.0);
 }
 
-void Kdeformer::LayOutQueries(const std::vector<std::uint32_t>& ranks) {
-  for (const std::uint32_t rank : ranks) query_blocks_.push_back(blocks_.BlockOfRank(rank));
+void Kdeformer::LayOutQueries() {
+  for (const std::uint32_t rank : query_ranks_) query_blocks_.push_back(blocks_.BlockOfRank(rank));
   query_order_.resize(query_blocks_.size());
   std::iota(query_order_.begin(), query_order_.end(), 0);
   std::stable_sort(query_order_.begin(), query_order_.end(),
@@ -125,6 +156,7 @@ bool Kdeformer::PilotStep(Scratch& scratch) {
     }
   }
   if (panel_ < keys.panels()) return false;
+  panel_ = 0;
   if (stage_ == Stage::kPilotSums) evaluations_ += rows * keys.keys();
   return true;
 }
@@ -166,8 +198,10 @@ void Kdeformer::DrawSample() {
 
   sample_places_ = sample_.columns;
   for (std::int64_t& column : sample_.columns) column = order[static_cast<std::size_t>(column)];
-  sample_panels_ =
-      KeyValuePanels(inputs_.keys, inputs_.values, sample_.columns, sample_.log_weights.data());
+  sample_panels_ = KeyValuePanels(static_cast<std::int64_t>(sample_.columns.size()), inputs_.keys,
+                                  inputs_.values);
+  sample_panels_.PackAll(inputs_.keys, inputs_.values, sample_.columns.data(),
+                         sample_.log_weights.data());
   probabilities_.resize(order.size());
   for (std::size_t place = 0; place < order.size(); ++place) {
     probabilities_[static_cast<std::size_t>(order[place])] = by_place[place];

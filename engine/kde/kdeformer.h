@@ -14,6 +14,10 @@
 // matters, and a few exact rows are cheaper. Draws are stratified along
 // the blocks' order and shared by all queries.
 //
+// Measured and left out, on GloVe at n = 16,384 with 256 samples and blocks of 256: hashing keys
+// less their mean (Frobenius error 0.89 instead of 0.59: a word's own key leaves its block), and
+// values less their mean in p (no difference).
+//
 // The estimate is a ratio with one sample in both parts: consistent, not unbiased. All exponentials
 // are relative to the largest score of their row; products are f32.
 //
@@ -28,6 +32,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/kde/angular_hash.h"
 #include "engine/kde/column_sample.h"
 #include "engine/kde/column_sampling.h"
 #include "engine/kde/key_value_panels.h"
@@ -51,8 +56,8 @@ class Kdeformer {
                                                            const KdeformerConfig& config,
                                                            const AttentionOutputs& outputs);
 
-  // A piece of the work. True when all is written. Most pieces are 192 queries against at most
-  // 1,024 keys; two go over all keys once, to order and to pack them.
+  // A piece of the work: at most 4,096 rows to hash or to pack, or 192 queries against 1,024 keys;
+  // one orders the keys. True when all is written.
   bool Step(Scratch& scratch);
 
   // What was chosen, once all is written. Columns of the sample are keys' indices, in
@@ -67,7 +72,7 @@ class Kdeformer {
   std::int64_t evaluations() const { return evaluations_; }
 
  private:
-  enum class Stage { kLayout, kPilotSums, kPilotNorms, kSample, kAttend, kDone };
+  enum class Stage { kHash, kPack, kPilotSums, kPilotNorms, kSample, kAttend, kDone };
 
   // Queries order_[first, first + count) of one block.
   struct Tile {
@@ -77,11 +82,12 @@ class Kdeformer {
   };
 
   Kdeformer(const AttentionInputs& inputs, const KdeformerConfig& config,
-            const AttentionOutputs& outputs)
-      : inputs_(inputs), config_(config), outputs_(outputs) {}
+            const AttentionOutputs& outputs);
 
-  void LayOut(Scratch& scratch);
-  void LayOutQueries(const std::vector<std::uint32_t>& ranks);
+  bool HashStep(Scratch& scratch);
+  void LayOut();
+  void LayOutQueries();
+  bool PackStep();
   bool PilotStep(Scratch& scratch);
   void AddPilotNorms(std::int64_t panel, const float* scores, Scratch& scratch);
   void DrawSample();
@@ -92,8 +98,11 @@ class Kdeformer {
   const AttentionInputs inputs_;
   const KdeformerConfig config_;
   const AttentionOutputs outputs_;
-  Stage stage_ = Stage::kLayout;
+  Stage stage_ = Stage::kHash;
 
+  AngularHash hash_;
+  std::vector<std::uint32_t> key_ranks_;
+  std::vector<std::uint32_t> query_ranks_;
   SparseBlocks blocks_;
   KeyValuePanels block_panels_;  // all keys in the blocks' order
   std::vector<std::int64_t> query_blocks_;

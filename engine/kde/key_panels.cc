@@ -6,24 +6,26 @@
 
 namespace attnd::engine {
 
-KeyPanels::KeyPanels(Rows keys, std::span<const std::int64_t> chosen, const double* biases)
-    : keys_(static_cast<std::int64_t>(chosen.size())), dim_(keys.dim) {
-  Pack(keys, chosen.data(), biases);
-}
+KeyPanels::KeyPanels(std::int64_t keys, std::int64_t dim)
+    : keys_(keys),
+      dim_(dim),
+      data_(AlignedBuffer<float>::Uninitialized(panels() * (dim + 1) * kPanelKeys)) {}
 
-KeyPanels::KeyPanels(Rows keys, const double* biases) : keys_(keys.count), dim_(keys.dim) {
-  Pack(keys, nullptr, biases);
-}
-
-void KeyPanels::Pack(Rows keys, const std::int64_t* chosen, const double* biases) {
-  const std::int64_t panel_floats = (dim_ + 1) * kPanelKeys;
-  data_ = AlignedBuffer<float>(panels() * panel_floats);
-  for (std::int64_t i = 0; i < keys_; ++i) {
-    const float* key = keys.row(chosen == nullptr ? i : chosen[i]);
-    float* column = data_.data() + i / kPanelKeys * panel_floats + i % kPanelKeys;
-    for (std::int64_t c = 0; c < dim_; ++c) column[c * kPanelKeys] = key[c];
-    if (biases != nullptr) column[dim_ * kPanelKeys] = static_cast<float>(biases[i]);
+void KeyPanels::Pack(std::int64_t panel, Rows rows, const std::int64_t* chosen,
+                     const double* biases) {
+  float* data = data_.data() + panel * (dim_ + 1) * kPanelKeys;
+  const std::int64_t first = panel * kPanelKeys;
+  const std::int64_t count = std::min(kPanelKeys, keys_ - first);
+  if (count < kPanelKeys) std::fill_n(data, (dim_ + 1) * kPanelKeys, 0.0F);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float* key = rows.row(chosen == nullptr ? first + i : chosen[first + i]);
+    for (std::int64_t c = 0; c < dim_; ++c) data[c * kPanelKeys + i] = key[c];
+    data[dim_ * kPanelKeys + i] = biases == nullptr ? 0.0F : static_cast<float>(biases[first + i]);
   }
+}
+
+void KeyPanels::PackAll(Rows rows, const std::int64_t* chosen, const double* biases) {
+  for (std::int64_t panel = 0; panel < panels(); ++panel) Pack(panel, rows, chosen, biases);
 }
 
 void KeyPanels::Scores(const float* queries, std::int64_t padded_rows, std::int64_t panel,

@@ -2,12 +2,11 @@
 // added to its scores.
 //
 // The bias is one more coordinate, on which query rows are 1: score = q . k + bias. Panels may hold
-// any choice of keys. Immutable once packed; any thread.
+// any choice of keys. Once packed they are not changed: any thread.
 #ifndef ATTND_ENGINE_KDE_KEY_PANELS_H_
 #define ATTND_ENGINE_KDE_KEY_PANELS_H_
 
 #include <cstdint>
-#include <span>
 
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
@@ -21,24 +20,24 @@ inline constexpr std::int64_t kPanelKeys = kBlockTokens;
 class KeyPanels {
  public:
   KeyPanels() = default;
-  // Keys chosen[i] of `keys`, in this order, with biases [chosen.size()] (null: zeros).
-  KeyPanels(Rows keys, std::span<const std::int64_t> chosen, const double* biases);
-  // All keys.
-  KeyPanels(Rows keys, const double* biases);
+  // For `keys` keys of `dim` numbers, none of which is packed yet.
+  KeyPanels(std::int64_t keys, std::int64_t dim);
 
   std::int64_t keys() const { return keys_; }
   std::int64_t panels() const { return (keys_ + kPanelKeys - 1) / kPanelKeys; }
   // Which columns of a panel hold keys.
   RowMask valid(std::int64_t panel) const { return FirstRows(keys_ - panel * kPanelKeys); }
-  std::int64_t bytes() const { return data_.bytes(); }
+
+  // Packs a panel: key i of the panels is row chosen[i] of `rows` (null: row i), with the bias
+  // biases[i] (null: 0).
+  void Pack(std::int64_t panel, Rows rows, const std::int64_t* chosen, const double* biases);
+  void PackAll(Rows rows, const std::int64_t* chosen, const double* biases);
 
   // scores [padded rows, 64] of a panel for PackQueries' rows.
   void Scores(const float* queries, std::int64_t padded_rows, std::int64_t panel,
               float* scores) const;
 
  private:
-  void Pack(Rows keys, const std::int64_t* chosen, const double* biases);
-
   std::int64_t keys_ = 0;
   std::int64_t dim_ = 0;
   AlignedBuffer<float> data_;  // [panels][dim + 1][64]

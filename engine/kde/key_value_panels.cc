@@ -10,15 +10,26 @@
 
 namespace attnd::engine {
 
-KeyValuePanels::KeyValuePanels(Rows keys, Rows values, std::span<const std::int64_t> chosen,
-                               const double* biases)
-    : keys_(keys, chosen, biases),
+KeyValuePanels::KeyValuePanels(std::int64_t count, Rows keys, Rows values)
+    : keys_(count, keys.dim),
       padded_value_dim_(RoundUp(values.dim, kGemmColumnMultiple)),
-      values_(keys_.panels() * kPanelKeys * padded_value_dim_) {
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    std::copy_n(values.row(chosen[i]), values.dim,
-                values_.data() + static_cast<std::int64_t>(i) * padded_value_dim_);
+      values_(
+          AlignedBuffer<float>::Uninitialized(keys_.panels() * kPanelKeys * padded_value_dim_)) {}
+
+void KeyValuePanels::Pack(std::int64_t panel, Rows keys, Rows values, const std::int64_t* chosen,
+                          const double* biases) {
+  keys_.Pack(panel, keys, chosen, biases);
+  const std::int64_t first = panel * kPanelKeys;
+  float* data = values_.data() + first * padded_value_dim_;
+  std::fill_n(data, kPanelKeys * padded_value_dim_, 0.0F);
+  for (std::int64_t i = 0; i < std::min(kPanelKeys, keys_.keys() - first); ++i) {
+    std::copy_n(values.row(chosen[first + i]), values.dim, data + i * padded_value_dim_);
   }
+}
+
+void KeyValuePanels::PackAll(Rows keys, Rows values, const std::int64_t* chosen,
+                             const double* biases) {
+  for (std::int64_t p = 0; p < keys_.panels(); ++p) Pack(p, keys, values, chosen, biases);
 }
 
 void KeyValuePanels::Add(std::int64_t panel, RowMask visible, const Tile& tile,

@@ -1,10 +1,9 @@
 // Panels of 64 keys (key_panels.h) with their values, and softmax sums of query tiles over them.
-// Immutable once packed; any thread.
+// Once packed they are not changed: any thread.
 #ifndef ATTND_ENGINE_KDE_KEY_VALUE_PANELS_H_
 #define ATTND_ENGINE_KDE_KEY_VALUE_PANELS_H_
 
 #include <cstdint>
-#include <span>
 
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
@@ -17,10 +16,13 @@ namespace attnd::engine {
 class KeyValuePanels {
  public:
   KeyValuePanels() = default;
-  // The chosen rows of both, in this order; biases [chosen.size()] are added to scores (null:
-  // zeros).
-  KeyValuePanels(Rows keys, Rows values, std::span<const std::int64_t> chosen,
-                 const double* biases);
+  // For `count` rows of these keys and values, none of which is packed yet.
+  KeyValuePanels(std::int64_t count, Rows keys, Rows values);
+
+  // Packs a panel of both, as KeyPanels does.
+  void Pack(std::int64_t panel, Rows keys, Rows values, const std::int64_t* chosen,
+            const double* biases);
+  void PackAll(Rows keys, Rows values, const std::int64_t* chosen, const double* biases);
 
   const KeyPanels& keys() const { return keys_; }
   std::int64_t padded_value_dim() const { return padded_value_dim_; }

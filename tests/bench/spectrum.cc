@@ -30,7 +30,8 @@ double Length(const F64& x) {
 // Calls row(query, weights [keys]) with each row of D^-1 A.
 void ForEachRow(const AttentionInputs& inputs,
                 const std::function<void(std::int64_t, const float*)>& row) {
-  const engine::KeyPanels panels(inputs.keys, nullptr);
+  engine::KeyPanels panels(inputs.keys.count, inputs.keys.dim);
+  panels.PackAll(inputs.keys, nullptr, nullptr);
   Scratch scratch;
   const std::int64_t columns = panels.panels() * kPanelKeys;
   std::vector<float> weights(Size(kTileQueries * columns));
