@@ -207,6 +207,27 @@ TEST(KdeKdeformer, ProbabilitiesFollowResidualColumnsAndValues) {
   }
 }
 
+// Up to any place of the order there are as many draws as its probability says, but for one.
+TEST(KdeKdeformer, DrawsAreStratifiedAlongTheOrder) {
+  const Head head = RandomHead(100, 2000, 57);
+  const Attended run = Attend(head, {64, 300, 8});
+  std::vector<double> draws(2000, 0.0);
+  const ColumnSample& sample = run.kdeformer->sample();
+  const std::vector<double>& p = run.kdeformer->probabilities();
+  for (std::size_t i = 0; i < sample.columns.size(); ++i) {
+    const auto column = static_cast<std::size_t>(sample.columns[i]);
+    draws[column] = std::exp(sample.log_weights[i]) * 300 * p[column];
+  }
+  double drawn = 0;
+  double expected = 0;
+  for (const std::int64_t key : run.kdeformer->blocks().order()) {
+    drawn += draws[static_cast<std::size_t>(key)];
+    expected += 300 * p[static_cast<std::size_t>(key)];
+    ASSERT_NEAR(drawn, expected, 1 + 1e-6);
+  }
+  EXPECT_NEAR(drawn, 300, 1e-6);
+}
+
 TEST(KdeKdeformer, TakesAdversarialData) {
   for (const auto& [name, rows] : AdversarialRows()) {
     const Head head = {rows, rows, RandomRows(rows.count, 3, 48, 1.0F), 1.0F};
