@@ -125,7 +125,7 @@ TEST(KdeColumnSampling, ProductEqualsItsReference) {
   config.method = DensityMethod::kExact;
   const Attended run = Attend(head, config);
   EXPECT_LT(run.sampling->sample().columns.size(), 150U);  // some were drawn twice
-  std::vector<double> truth(400 * 20);
+  std::vector<double> truth(std::size_t{400} * 20);
   for (std::int64_t i = 0; i < 400; ++i) {
     RefSampledProduct(head.inputs(), i,
                       run.sampling->log_normalizers()[static_cast<std::size_t>(i)],
@@ -190,9 +190,10 @@ TEST(KdeColumnSampling, ErrorFallsWithTheRootOfTheSamples) {
 // them.
 TEST(KdeColumnSampling, ProbabilitiesFollowColumnNormsAndValues) {
   Head by_norm = RandomHead(100, 2000, 16);
-  for (std::size_t i = 0; i < 12 * 20; ++i) by_norm.keys.numbers[i] *= 6;  // twenty heavy keys
+  for (std::size_t i = 0; i < std::size_t{12} * 20; ++i)
+    by_norm.keys.numbers[i] *= 6;  // twenty heavy keys
   Head by_value = RandomHead(100, 2000, 19);
-  for (std::size_t i = 0; i < 20 * 20; ++i) by_value.values.numbers[i] *= 100;
+  for (std::size_t i = 0; i < std::size_t{20} * 20; ++i) by_value.values.numbers[i] *= 100;
   ColumnSamplingConfig config;
   config.samples = 200;
   config.method = DensityMethod::kExact;

@@ -62,8 +62,9 @@ inline std::vector<NamedRows> AdversarialRows() {
   }
   sets.push_back({"identical", identical});
   sets.push_back({"huge norms", RandomRows(150, 6, 3, 60.0F)});
+  constexpr std::size_t kOutlier = 77;
   OwnedRows outlier = RandomRows(200, 4, 4, 0.5F);
-  for (std::size_t c = 0; c < 4; ++c) outlier.numbers[4 * 77 + c] = 100.0F;
+  for (std::size_t c = 0; c < 4; ++c) outlier.numbers[kOutlier * 4 + c] = 100.0F;
   sets.push_back({"one outlier", outlier});
   OwnedRows balls = RandomRows(200, 4, 5, 0.01F);
   for (std::size_t i = 0; i < 200; ++i) balls.numbers[4 * i] += i % 2 == 0 ? 6.0F : -6.0F;

@@ -189,9 +189,9 @@ TEST(KdeKdeformer, OwnKeyIsInTheOwnBlock) {
 TEST(KdeKdeformer, ProbabilitiesFollowResidualColumnsAndValues) {
   Head by_column = RandomHead(300, 2000, 42);
   // Twenty keys that many queries look at, and whose blocks are not theirs.
-  for (std::size_t i = 0; i < 12 * 20; ++i) by_column.keys.numbers[i] *= 4;
+  for (std::size_t i = 0; i < std::size_t{12} * 20; ++i) by_column.keys.numbers[i] *= 4;
   Head by_value = RandomHead(300, 2000, 45);
-  for (std::size_t i = 0; i < 20 * 20; ++i) by_value.values.numbers[i] *= 100;
+  for (std::size_t i = 0; i < std::size_t{20} * 20; ++i) by_value.values.numbers[i] *= 100;
   for (const Head& head : {by_column, by_value}) {
     const Attended run = Attend(head, {128, 200, 1});
     double heavy = 0;
@@ -253,7 +253,7 @@ TEST(KdeKdeformer, RowsMayBePartsOfLongerOnes) {
   const std::vector<float> q = widen(head.queries);
   const std::vector<float> k = widen(head.keys);
   const std::vector<float> v = widen(head.values);
-  std::vector<float> outputs(50 * 23, 5.0F);
+  std::vector<float> outputs(std::size_t{50} * 23, 5.0F);
   auto made = Kdeformer::Create(
       {{q.data(), 50, 12, 15}, {k.data(), 300, 12, 15}, {v.data(), 300, 20, 23}, head.scale},
       {64, 40, 4}, {{outputs.data(), 23}});

@@ -37,8 +37,9 @@ TEST(Random, IndicesAreUniformAndInRange) {
     ++counts[static_cast<std::size_t>(cell)];
   }
   double chi_squared = 0;
+  constexpr double kExpected = static_cast<double>(kDraws) / kCells;
   for (const double count : counts) {
-    chi_squared += (count - kDraws / kCells) * (count - kDraws / kCells) * kCells / kDraws;
+    chi_squared += (count - kExpected) * (count - kExpected) / kExpected;
   }
   EXPECT_LT(chi_squared, 33.7);  // 9 degrees of freedom: above it once in 10,000
   EXPECT_EQ(ToIndex(~std::uint64_t{0}, 1), 0);
