@@ -4,7 +4,7 @@ BARS ?= all
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run serve test test-full bench error-table format lint clean
+.PHONY: help setup build run serve test test-full bench error-table kde-study format lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,11 @@ error-table: setup ## print how far each feature map is from softmax attention, 
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release --target attnd_error_table
 	@build/release/tests/bench/attnd_error_table
+
+kde-study: setup ## print what KDEformer's parts promise and give on real vectors
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target attnd_kde_study
+	@build/release/tests/bench/attnd_kde_study $(ARGS)
 
 format: setup ## format the C++ files in place
 	@scripts/check_format.sh --fix
