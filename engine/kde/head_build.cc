@@ -17,10 +17,7 @@
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kReassignments = 3;
-
-// Leaves whose keys say what P and G are: 4,096 keys, evenly spread.
-constexpr std::int64_t kMostMetricLeaves = 64;
+constexpr std::int64_t kReassignments = 2;
 
 // Squares of larger components leave f32: such keys stay in their order, and their leaves are read.
 constexpr float kMostComponent = 1e15F;
@@ -121,13 +118,9 @@ void HeadBuild::PlanCosts() {
   const auto leaves = static_cast<double>(index_->leaves());
   const double group = std::min(leaves, static_cast<double>(kGroupKeys / kBlockTokens));
   total_cost_ =
-      keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
-              kReassignments * kReassignCost * group + kLeafCost + kSlopeCost + kCalibrateCost) +
-      kMetricCost * static_cast<double>(MetricLeaves() * kBlockTokens) + 1.0;
-}
-
-std::int64_t HeadBuild::MetricLeaves() const {
-  return index_->has_metric() ? std::min(index_->leaves(), kMostMetricLeaves) : 0;
+      1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
+                    static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
+                    kCalibrateCost + (index_->has_metric() ? kMetricCost + kSlopeCost : 0.0));
 }
 
 void HeadBuild::Reassign(Scratch& scratch) {
@@ -234,7 +227,7 @@ void HeadBuild::FinishMetric() {
   double trace = 0.0;
   for (std::int64_t c = 0; c < d; ++c) trace += static_cast<double>(covariance[c * width + c]);
   const double factor = static_cast<double>(d) / trace;
-  const double share = 1.0 / static_cast<double>(MetricLeaves() * kBlockTokens);
+  const double share = 1.0 / static_cast<double>(index_->keys());
   for (std::int64_t i = 0; i < d * width; ++i) {
     covariance[i] = static_cast<float>(static_cast<double>(covariance[i]) * factor);
   }
@@ -318,9 +311,8 @@ void HeadBuild::Step(Scratch& scratch) {
               index_->has_metric() ? Stage::kMetric : Stage::kCalibrate);
       return;
     case Stage::kMetric:
-      AddToMetric(step_ * index_->leaves() / MetricLeaves(), scratch);
-      Advance(static_cast<double>(MetricLeaves() * kBlockTokens) * kMetricCost, MetricLeaves(),
-              Stage::kSlopes);
+      AddToMetric(step_, scratch);
+      Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
       if (stage_ == Stage::kSlopes) FinishMetric();
       return;
     case Stage::kSlopes:

@@ -50,7 +50,6 @@ class HeadBuild {
   void FinishMetric();
   void Slope(std::int64_t leaf, Scratch& scratch);
   float Spread() const;
-  std::int64_t MetricLeaves() const;
   void Advance(double cost, std::int64_t steps, Stage next);
 
   const BlockLayout layout_;

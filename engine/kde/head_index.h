@@ -35,10 +35,11 @@ inline constexpr std::int64_t kDefaultThreshold = 4;
 
 // What the span's own keys, asked as queries, said of each threshold.
 struct ErrorTable {
-  float spread = 0.0F;                          // root mean square of |v - mean v|
-  std::array<float, kThresholds> key_shares{};  // of keys that were read
-  std::array<float, kThresholds> errors{};      // 95 % quantile, in spreads
-  std::array<float, kThresholds> factors{};     // 95 % quantile of error over predicted error
+  float spread = 0.0F;                           // root mean square of |v - mean v|
+  std::array<float, kThresholds> key_shares{};   // of keys that were read
+  std::array<float, kThresholds> mass_ratios{};  // true over predicted, of what was not read
+  std::array<float, kThresholds> errors{};       // 95 % quantile, in spreads
+  std::array<float, kThresholds> factors{};      // 95 % quantile of error over predicted error
 };
 
 class HeadIndex {

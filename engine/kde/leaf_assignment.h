@@ -1,9 +1,10 @@
 // Better leaves: Lloyd's iteration with leaves that hold 64 keys each, no more and no fewer.
 //
 // Every key is scored against all leaf means of its group; keys with the clearest choice go first,
-// and each takes the nearest leaf that has room. Three iterations after a bisection bring the
-// variance within leaves of word vectors from 0.73 of the whole to 0.64; k-means without limits
-// reaches 0.62, with leaves of 1 to 900 keys.
+// and each takes the nearest leaf that has room. One, two and three iterations after a bisection
+// bring the variance within leaves of 14,336 word vectors from 0.731 of the whole to 0.673, 0.656
+// and 0.647 (groups of 4,096 keys: 0.697, 0.687, 0.681); k-means without limits reaches 0.62, with
+// leaves of 1 to 900 keys.
 //
 // Keys move within groups of neighbouring leaves, which bounds both the work per key and the memory
 // of the scores. A pure function of the keys and their order. Thread-safe; cannot fail but for

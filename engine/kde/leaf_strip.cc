@@ -65,6 +65,7 @@ bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std
   std::int64_t keys = 0;
   for (std::size_t s = 0; s < spans.size(); ++s) {
     const HeadIndex& index = *spans[s].index;
+    query.ratio = index.errors().mass_ratios[static_cast<std::size_t>(queries.threshold)];
     query.square = strip.squares[static_cast<std::int64_t>(s) * strip.padded_rows + row];
     finite = finite && std::isfinite(query.square);
     RowMask* of_span = selected + spans[s].first_column / kBlockTokens;

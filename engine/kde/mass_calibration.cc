@@ -14,7 +14,7 @@
 namespace attnd::engine {
 namespace {
 
-// Ratios are learned over the leaves that are not read at this threshold, 1/256.
+// Ratios of leaves are learned where they are not read at this threshold, 1/256.
 constexpr std::int64_t kRatioThreshold = 4;
 
 // Ratios beyond these come from a handful of masses.
@@ -195,6 +195,30 @@ void MassCalibration::SumPredictions(const float* ratios) {
   }
 }
 
+// True to predicted masses, ratios of leaves included, of what is not read at threshold i: each
+// query's relative to its reference.
+double MassCalibration::MassRatio(std::int64_t i) {
+  const std::int64_t dv = index_.layout().padded_value_dim;
+  double truth = 0.0;
+  double predicted = 0.0;
+  for (std::int64_t r = 0; r < queries_; ++r) {
+    const Row& row = rows_[Index(r)];
+    if (!row.usable) continue;
+    const double shift = static_cast<double>(true_max_[Index(r)]) - static_cast<double>(row.max);
+    double exact = 0.0;
+    double summary = 0.0;
+    for (std::int64_t band = i + 1; band < kBands; ++band) {
+      exact += std::exp(shift) * Sums(true_sums_, r, band)[dv];
+      summary += Sums(predicted_sums_, r, band)[dv];
+    }
+    if (!std::isfinite(exact)) continue;
+    truth += exact / static_cast<double>(row.reference);
+    predicted += summary / static_cast<double>(row.reference);
+  }
+  const double ratio = truth / predicted;
+  return std::isfinite(ratio) ? std::clamp(ratio, kLeastRatio, kMostRatio) : 1.0;
+}
+
 ErrorTable MassCalibration::Finish(float spread, float* ratios) {
   ErrorTable table;
   table.spread = spread;
@@ -206,6 +230,7 @@ ErrorTable MassCalibration::Finish(float spread, float* ratios) {
   for (std::int64_t i = 0; i < kThresholds; ++i) {
     errors.clear();
     factors.clear();
+    const double ratio = MassRatio(i);
     double read = 0.0;
     for (std::int64_t r = 0; r < queries_; ++r) {
       for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
@@ -225,7 +250,7 @@ ErrorTable MassCalibration::Finish(float spread, float* ratios) {
         const double exact = true_factor * Sums(true_sums_, r, band)[dv];
         const double* predicted = Sums(predicted_sums_, r, band);
         true_mass += exact;
-        mass += band <= i ? exact : factor * predicted[dv];
+        mass += band <= i ? exact : factor * ratio * predicted[dv];
         if (band > i) square += factor * factor * predicted[dv + 1];
       }
       double difference = 0.0;
@@ -235,7 +260,7 @@ ErrorTable MassCalibration::Finish(float spread, float* ratios) {
         for (std::int64_t band = 0; band < kBands; ++band) {
           const double exact = true_factor * Sums(true_sums_, r, band)[c];
           truth += exact;
-          value += band <= i ? exact : factor * Sums(predicted_sums_, r, band)[c];
+          value += band <= i ? exact : factor * ratio * Sums(predicted_sums_, r, band)[c];
         }
         const double off = value / mass - truth / true_mass;
         difference += off * off;
@@ -247,6 +272,7 @@ ErrorTable MassCalibration::Finish(float spread, float* ratios) {
     }
     const auto all = static_cast<double>(queries_ * index_.keys());
     table.key_shares[Index(i)] = all > 0.0 ? static_cast<float>(read / all) : 0.0F;
+    table.mass_ratios[Index(i)] = static_cast<float>(ratio);
     table.errors[Index(i)] = Quantile95(errors);
     table.factors[Index(i)] = Quantile95(factors);
   }

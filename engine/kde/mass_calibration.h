@@ -3,8 +3,9 @@
 //
 //  - Ratio of a leaf: true over predicted masses, summed over the queries that would not read the
 //    leaf, drawn towards the ratio of all leaves where the leaf was given little mass.
-//  - ErrorTable: for each threshold, the share of keys read, and the 95 % quantiles of the error
-//    and of the error over its prediction.
+//  - ErrorTable: for each threshold, the share of keys read, the ratio of true to predicted masses
+//    of all that is not read, and the 95 % quantiles of the error and of the error over its
+//    prediction.
 //
 // A query's own key is left out, and the leaf that holds it counts as read: a query is more like
 // itself than any other query will be like a key. A pure function of the index and the scale. Not
@@ -53,6 +54,7 @@ class MassCalibration {
   static double* Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band);
   void LearnRatios(float* ratios) const;
   void SumPredictions(const float* ratios);
+  double MassRatio(std::int64_t i);
 
   const HeadIndex& index_;
   const std::int64_t queries_;  // with padding: 64

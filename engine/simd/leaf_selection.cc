@@ -109,6 +109,7 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
                             float* log_masses, std::uint64_t* selected) {
   const F32x8 d;
   const V threshold = hn::Set(d, query.threshold);
+  const V ratio = hn::Set(d, query.ratio);
   const V zero = hn::Zero(d);
   alignas(64) float own_leaf[kBlock] = {};  // not 0: the query's own, in its block
   const std::int64_t own_block = own < 0 ? -1 : own / kBlock;
@@ -133,8 +134,8 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
       std::uint8_t mask[8] = {};
       hn::StoreMaskBits(d, read, mask);
       bits |= static_cast<std::uint64_t>(mask[0]) << (v * kLanes);
-      const V weight =
-          hn::IfThenZeroElse(apart, hn::Mul(leaf.mass, hn::LoadU(d, leaves.ratios + c)));
+      const V weight = hn::IfThenZeroElse(
+          apart, hn::Mul(leaf.mass, hn::Mul(ratio, hn::LoadU(d, leaves.ratios + c))));
       hn::StoreU(weight, d, log_masses + c);
       AddTo(mass, v, weight);
       AddTo(slope, v, hn::Mul(weight, hn::LoadU(d, leaves.slopes + c)));

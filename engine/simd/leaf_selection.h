@@ -36,6 +36,7 @@ struct LeafQuery {
   float square = 0.0F;     // u
   float length = 0.0F;     // |q|
   float threshold = 0.0F;  // of e, relative to exp(max)
+  float ratio = 1.0F;      // that all weights are multiplied with
 };
 
 // Sums over the leaves that were not selected, relative to exp(max).
@@ -58,7 +59,7 @@ void PredictLeaves(const LeafStats& leaves, const LeafQuery& query, const float*
                    float* errors, float* masses);
 
 // Bit j of selected[b]: leaf 64 b + j is selected; `own` (-1: none) always is. log_masses become
-// the weights of the leaves that are not selected: w times the ratio; 0 for the others.
+// the weights of the leaves that are not selected: w times both ratios; 0 for the others.
 LeafTotals SelectLeaves(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
                         float* log_masses, std::uint64_t* selected);
 
