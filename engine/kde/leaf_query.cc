@@ -1,0 +1,66 @@
+#include "engine/kde/leaf_query.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/exact/attend_block.h"
+#include "engine/simd/nearest.h"
+#include "engine/simd/one_query.h"
+
+namespace attnd::engine {
+
+float QueryLength(const float* query, std::int64_t dim) {
+  return std::sqrt(Dot(query, query, dim));
+}
+
+void ScoreLeafBlock(const HeadIndex& index, std::int64_t block, const float* queries,
+                    std::int64_t rows, std::int64_t stride, float* scores) {
+  const std::int64_t d = index.layout().key_dim;
+  const float* means_t = index.means_t(block);
+  if (rows <= FewRows()) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      ScoresOneQuery(queries + r * d, d, means_t, scores + r * stride, nullptr);
+    }
+  } else {
+    TileProduct(rows, kBlockTokens, d, queries, d, means_t, kBlockTokens, /*accumulate=*/false,
+                scores, stride);
+  }
+}
+
+void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows,
+                 std::int64_t stride, float* scores) {
+  for (std::int64_t block = 0; block * kBlockTokens < index.columns(); ++block) {
+    ScoreLeafBlock(index, block, queries, rows, stride, scores + block * kBlockTokens);
+  }
+}
+
+void LeafSquares(const HeadIndex& index, const float* queries, std::int64_t rows,
+                 std::int64_t padded_rows, float* squares, Scratch& scratch) {
+  const std::int64_t d = index.layout().key_dim;
+  if (!index.has_metric()) {
+    for (std::int64_t r = 0; r < rows; ++r) squares[r] = Dot(queries + r * d, queries + r * d, d);
+    return;
+  }
+  const Scratch::Frame frame(scratch);
+  const std::int64_t columns = index.padded_key_dim();
+  float* turned = scratch.Take(padded_rows * columns);
+  TileProduct(rows, columns, d, queries, d, index.covariance(), columns, /*accumulate=*/false,
+              turned, columns);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    squares[r] = std::max(Dot(turned + r * columns, queries + r * d, d), 0.0F);
+  }
+}
+
+void FollowedValues(const HeadIndex& index, const float* queries, std::int64_t rows,
+                    std::int64_t padded_rows, float* followed) {
+  const std::int64_t d = index.layout().key_dim;
+  const std::int64_t columns = index.layout().padded_value_dim;
+  if (!index.has_metric()) {
+    std::fill_n(followed, padded_rows * columns, 0.0F);
+    return;
+  }
+  TileProduct(rows, columns, d, queries, d, index.cross_covariance(), columns,
+              /*accumulate=*/false, followed, columns);
+}
+
+}  // namespace attnd::engine

@@ -1,0 +1,22 @@
+// Loops that find what is near: dot products of rows, and the largest of a row of scores. Sums run
+// in 16 fixed lanes, so that bits depend neither on the instruction set nor on alignment.
+// Thread-safe; cannot fail.
+#ifndef ATTND_ENGINE_SIMD_NEAREST_H_
+#define ATTND_ENGINE_SIMD_NEAREST_H_
+
+#include <cstdint>
+
+namespace attnd::engine {
+
+// sum a[i] b[i] in f32.
+float Dot(const float* a, const float* b, std::int64_t n);
+
+// The largest minus the second largest of n >= 1 numbers, 0 where n is 1; NaN is left out.
+float MarginOfLargest(const float* x, std::int64_t n);
+
+// The first index at which x[i] + bias[i] is largest; 0 where none is above -inf.
+std::int64_t IndexOfLargest(const float* x, const float* bias, std::int64_t n);
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_SIMD_NEAREST_H_

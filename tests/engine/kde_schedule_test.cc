@@ -1,0 +1,94 @@
+// Which spans there are at a position: arithmetic, so all positions are tried.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "engine/block.h"
+#include "engine/kde/upkeep_schedule.h"
+#include "gtest/gtest.h"
+
+namespace attnd::engine {
+namespace {
+
+bool Holds(const std::vector<TokenSpan>& spans, const TokenSpan& span) {
+  return std::find(spans.begin(), spans.end(), span) != spans.end();
+}
+
+// Two epochs and a half, so that the borders between them are among the positions.
+constexpr std::int64_t kLast = 5 * kEpochTokens / 2;
+
+TEST(KdeScheduleTest, SpansCoverAllButTheNewestTokensWithoutGaps) {
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
+    std::int64_t end = kBlockTokens;
+    for (const TokenSpan& span : spans) {
+      ASSERT_EQ(span.first, end) << sealed;
+      ASSERT_GE(span.tokens, kLeastSpanTokens - kBlockTokens) << sealed;
+      ASSERT_EQ(span.end() % kBlockTokens, 0) << sealed;
+      ASSERT_LE(VisibleFrom(span), sealed);
+      end = span.end();
+    }
+    ASSERT_LE(sealed - end, kLeastSpanTokens + 2 * kBlockTokens) << sealed;
+    ASSERT_LE(spans.size(), static_cast<std::size_t>(16 * (sealed / kEpochTokens + 1)));
+  }
+}
+
+// What is visible has been built, from its end on and in time; what is built becomes visible; and
+// nothing becomes visible at any other position.
+TEST(KdeScheduleTest, EverySpanIsBegunAtItsEndAndAppearsWhenItsBuildEnds) {
+  std::vector<TokenSpan> building;
+  std::vector<TokenSpan> before;
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
+    for (const TokenSpan& span : spans) {
+      if (Holds(before, span)) continue;
+      ASSERT_EQ(VisibleFrom(span), sealed);
+      ASSERT_TRUE(Holds(building, span)) << span.first << " " << span.tokens;
+    }
+    for (const TokenSpan& span : building) {
+      if (VisibleFrom(span) == sealed) {
+        ASSERT_TRUE(Holds(spans, span)) << span.first << " " << span.tokens;
+      }
+    }
+    std::erase_if(building, [&](const TokenSpan& span) { return VisibleFrom(span) <= sealed; });
+    for (const TokenSpan& span : SpansEndingAt(sealed)) {
+      ASSERT_EQ(span.end(), sealed);
+      building.push_back(span);
+    }
+    before = spans;
+  }
+}
+
+// Its input is there when a build begins: no visible span crosses its borders.
+TEST(KdeScheduleTest, BuildsTakeWholeSpans) {
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    for (const TokenSpan& begun : SpansEndingAt(sealed)) {
+      for (const TokenSpan& span : VisibleSpans(sealed)) {
+        const bool inside = span.first >= begun.first && span.end() <= begun.end();
+        ASSERT_TRUE(inside || span.end() <= begun.first) << sealed;
+      }
+    }
+  }
+}
+
+// What upkeep costs: how often a key is built into a span, on average.
+TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
+  std::int64_t built = 0;
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    for (const TokenSpan& span : SpansEndingAt(sealed)) built += span.tokens;
+    if (sealed >= 16 * 1024) {
+      ASSERT_LE(built, 7 * sealed) << sealed;
+    }
+  }
+  EXPECT_GE(built, kLast);
+}
+
+TEST(KdeScheduleTest, WhatIsVisibleAtPowersOfTwo) {
+  EXPECT_EQ(VisibleSpans(16384 - 64),
+            (std::vector<TokenSpan>{{64, 14 * 1024 - 64}, {14 * 1024, 1024}}));
+  EXPECT_TRUE(VisibleSpans(1024 + 64).empty());
+  EXPECT_EQ(VisibleSpans(1024 + 128), (std::vector<TokenSpan>{{64, 1024 - 64}}));
+}
+
+}  // namespace
+}  // namespace attnd::engine
