@@ -1,0 +1,32 @@
+#include "engine/kde/gathered_keys.h"
+
+#include <algorithm>
+
+#include "engine/block.h"
+
+namespace attnd::engine {
+
+void GatheredKeys::Reset(std::int64_t key_dim, std::int64_t padded_value_dim) {
+  if (key_dim_ != key_dim || padded_value_dim_ != padded_value_dim) {
+    memory_ = AlignedBuffer<float>(kBlockTokens * (key_dim + padded_value_dim));
+    key_dim_ = key_dim;
+    padded_value_dim_ = padded_value_dim;
+  }
+  count_ = 0;
+}
+
+void GatheredKeys::Add(const BlockView<float>& from, std::int64_t row) {
+  float* keys_t = memory_.data() + count_;
+  for (std::int64_t i = 0; i < key_dim_; ++i) {
+    keys_t[i * kBlockTokens] = from.keys_t[i * kBlockTokens + row];
+  }
+  std::copy_n(from.values + row * padded_value_dim_, padded_value_dim_,
+              memory_.data() + kBlockTokens * key_dim_ + count_ * padded_value_dim_);
+  ++count_;
+}
+
+BlockView<float> GatheredKeys::block() const {
+  return {memory_.data(), memory_.data() + kBlockTokens * key_dim_, FirstRows(count_)};
+}
+
+}  // namespace attnd::engine
