@@ -22,7 +22,10 @@ constexpr double kSumRounding = 0x1p-20;
 constexpr std::int64_t kExactBytesPerQuantum = 4 << 20;
 constexpr std::int64_t kGathersPerQuantum = 4;
 constexpr std::int64_t kWeighBlocksPerQuantum = 2048;
-constexpr std::int64_t kControlFloatsPerQuantum = 1 << 20;
+constexpr std::int64_t kControlBytesPerQuantum = 8 << 20;
+// Blocks whose weight is below this share of the mean block's have their centre as control: all of
+// them together weigh less than what scores are off, and with peaked scores they are most blocks.
+constexpr double kLeastShare = 0x1p-12;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -51,12 +54,13 @@ void CertifiedRow::Reset(const CertifiedRowShape& shape, const CertifiedOptions&
   Grow(scores_, count * kBlockTokens);
   max_etas_.assign(blocks.size(), -1.0F);
   block_weights_.assign(blocks.size(), 0.0F);
-  block_draws_.assign(blocks.size(), 0);
   total_ = 0;
   max_eta_ = 0;
   sum_x_ = 0;
   max_ = -kInfinity;
   sum_ = 0;
+  Grow(rows_, kBlockTokens * shape.padded_value_dim);
+  std::fill_n(rows_.data(), kBlockTokens * shape.padded_value_dim, 0.0F);
   Grow(exact_, shape.padded_value_dim);
   Grow(residual_, shape.padded_value_dim);
   std::fill_n(exact_.data(), shape.padded_value_dim, 0.0F);
@@ -199,10 +203,6 @@ bool CertifiedRow::Weigh() {
 
 bool CertifiedRow::AttendSample() {
   const auto count = static_cast<std::int64_t>(draws_.size());
-  const float reference = std::max(max_, best_scan_);
-  const double unit = count > 0 ? total_ / static_cast<double>(count) : 0;
-  alignas(64) std::array<float, kBlockTokens> ratios;
-  alignas(64) std::array<float, kBlockTokens> weights;
   for (std::int64_t gathers = 0; next_ < count; ++gathers) {
     if (gathers == kGathersPerQuantum) return false;
     const std::int64_t first = next_;
@@ -210,66 +210,72 @@ bool CertifiedRow::AttendSample() {
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
       const std::int64_t key = draws_[Index(next_)];
       gathered_.Add(at(key / kBlockTokens).block, key % kBlockTokens);
-      ++block_draws_[Index(key / kBlockTokens)];
     }
-    const BlockView<float> block = gathered_.block();
-    ScoresOneQuery(query_, shape_.key_dim, block.keys_t, ratios.data(), nullptr);
-    for (float& score : ratios) score -= reference;
-    Exp(ratios.data(), ratios.data(), kBlockTokens);
-    weights.fill(0);
-    for (std::int64_t s = 0; s < gathered_.count(); ++s) {
-      const std::size_t i = Index(s);
-      ratios[i] /= scores_.data()[draws_[Index(first + s)]];
-      weights[i] = static_cast<float>(static_cast<double>(ratios[i]) * unit);
-      sum_x_ += static_cast<double>(ratios[i]);
-    }
-    WeightedSumOneQuery(weights.data(), block.values, shape_.padded_value_dim, residual_.data(),
-                        nullptr);
-    AddPairs(block, first, ratios.data());
+    SampleGathered(first);
     answer_.keys_evaluated += gathered_.count();
   }
   return true;
 }
 
-void CertifiedRow::AddPairs(const BlockView<float>& gathered, std::int64_t first,
-                            const float* ratios) {
-  ErrorMoments& moments = answer_.moments;
+ValueCodes CertifiedRow::Controls(std::int64_t block) const {
+  ValueCodes controls = at(block).controls;
+  const double least = kLeastShare * total_ / static_cast<double>(blocks_.size());
+  if (static_cast<double>(block_weights_[Index(block)]) < least) controls.codes = nullptr;
+  return controls;
+}
+
+// Adds the draws that were gathered, from number `first` on.
+void CertifiedRow::SampleGathered(std::int64_t first) {
+  const std::int64_t columns = shape_.padded_value_dim;
+  const BlockView<float> block = gathered_.block();
+  const float reference = std::max(max_, best_scan_);
+  alignas(64) std::array<float, kBlockTokens> ratios;
+  ScoresOneQuery(query_, shape_.key_dim, block.keys_t, ratios.data(), nullptr);
+  for (float& score : ratios) score -= reference;
+  Exp(ratios.data(), ratios.data(), kBlockTokens);
+  float* rows = rows_.data();  // x v - c
+  for (std::int64_t s = 0; s < gathered_.count(); ++s) {
+    const std::int64_t key = draws_[Index(first + s)];
+    const float ratio = ratios[Index(s)] / scores_.data()[key];
+    ratios[Index(s)] = ratio;
+    sum_x_ += static_cast<double>(ratio);
+    float* row = rows + s * columns;
+    DecodeValue(Controls(key / kBlockTokens), key % kBlockTokens, columns, row);
+    const float* value = block.values + s * columns;
+    for (std::int64_t c = 0; c < columns; ++c) row[c] = ratio * value[c] - row[c];
+  }
   const double unit = total_ / static_cast<double>(draws_.size());
+  alignas(64) std::array<float, kBlockTokens> weights = {};
+  std::fill_n(weights.begin(), gathered_.count(), static_cast<float>(unit));
+  WeightedSumOneQuery(weights.data(), rows, columns, residual_.data(), nullptr);
+  ErrorMoments& moments = answer_.moments;
   const double factor = unit * unit;
   for (std::int64_t s = 0; s < gathered_.count(); s += 2) {
-    const float x = ratios[s];
-    const float y = ratios[s + 1];
-    const float* v = gathered.values + s * shape_.padded_value_dim;
-    const float* w = v + shape_.padded_value_dim;
-    const float* v_control = at(draws_[Index(first + s)] / kBlockTokens).mean_value;
-    const float* w_control = at(draws_[Index(first + s + 1)] / kBlockTokens).mean_value;
-    const auto b = static_cast<double>(x - y);
+    const auto b = static_cast<double>(ratios[Index(s)] - ratios[Index(s + 1)]);
+    const float* row = rows + s * columns;
     double square = 0;
     for (std::int64_t c = 0; c < shape_.value_dim; ++c) {
-      float a = x * v[c] - y * w[c];
-      if (v_control != nullptr) a -= v_control[c];
-      if (w_control != nullptr) a += w_control[c];
-      const auto difference = static_cast<double>(a);
-      square += difference * difference;
-      moments.value_ratio[Index(c)] += difference * b * factor;
+      const auto a = static_cast<double>(row[c] - row[columns + c]);
+      square += a * a;
+      moments.value_ratio[Index(c)] += a * b * factor;
     }
     moments.value_square += square * factor;
     moments.ratio_square += b * b * factor;
   }
 }
 
-// The controls' known sum less their sampled one, block by block.
+// The known sum of the residual's controls.
 bool CertifiedRow::AddControls() {
   const auto count = static_cast<std::int64_t>(blocks_.size());
-  const double unit = draws_.empty() ? 0 : total_ / static_cast<double>(draws_.size());
-  const std::int64_t quantum = kControlFloatsPerQuantum / shape_.padded_value_dim + 1;
-  const std::int64_t end = std::min(next_ + quantum, count);
+  const std::int64_t columns = shape_.padded_value_dim;
+  const std::int64_t end = std::min(next_ + kControlBytesPerQuantum / (64 * columns) + 1, count);
   for (; next_ < end; ++next_) {
-    const float* mean = at(next_).mean_value;
-    const auto weight = static_cast<double>(block_weights_[Index(next_)]);
-    if (mean == nullptr || weight == 0) continue;
-    const auto factor = static_cast<float>(weight - unit * block_draws_[Index(next_)]);
-    for (std::int64_t c = 0; c < shape_.value_dim; ++c) residual_.data()[c] += factor * mean[c];
+    const float weight = block_weights_[Index(next_)];
+    if (weight == 0) continue;
+    const ValueCodes controls = Controls(next_);
+    AddWeightedCodes(controls, scores_.data() + next_ * kBlockTokens, columns, residual_.data());
+    if (controls.centre == nullptr) continue;
+    for (std::int64_t c = 0; c < columns; ++c) residual_.data()[c] += weight * controls.centre[c];
   }
   return next_ == count;
 }

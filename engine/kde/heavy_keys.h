@@ -23,7 +23,8 @@ class HeavyKeys {
   // Requires 0 <= k <= most, margin >= 0.
   void Reset(std::int64_t k, float margin, std::int64_t most);
 
-  // Offers the scores of 64 keys; -inf: not to be chosen. Blocks come in ascending order.
+  // Offers the scores of 64 keys, below 2^126 in size; -inf: not to be chosen. Blocks come in
+  // ascending order.
   void Offer(std::int64_t block, const float* scores);
 
   // What was chosen, by ascending key. Valid until Reset().

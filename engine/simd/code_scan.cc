@@ -75,6 +75,37 @@ void ScanCodesImpl(const std::int16_t* query, std::int64_t pairs, const std::int
   }
 }
 
+// `kColumns` columns of which the sums stay in registers: 4 vectors of AVX-512, 8 of AVX2.
+template <std::size_t kColumns>
+HWY_INLINE void SumColumns(const float* weights, const std::int8_t* codes, std::int64_t columns,
+                           float* acc) {
+  const hn::CappedTag<float, kColumns> d;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  constexpr std::size_t kWidth = hn::MaxLanes(d);
+  constexpr std::size_t kCount = kColumns / kWidth;
+  hn::Vec<decltype(d)> sums[kCount];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+    const auto weight = hn::Set(d, weights[j]);
+    for (std::size_t v = 0; v < kCount; ++v) {
+      const auto code = hn::LoadU(d8, codes + j * columns + static_cast<std::int64_t>(v * kWidth));
+      sums[v] = hn::MulAdd(weight, hn::ConvertTo(d, hn::PromoteTo(d32, code)), sums[v]);
+    }
+  }
+  for (std::size_t v = 0; v < kCount; ++v) {
+    hn::StoreU(hn::Add(hn::LoadU(d, acc + v * kWidth), sums[v]), d, acc + v * kWidth);
+  }
+}
+
+void WeightedSumCodesImpl(const float* weights, const std::int8_t* codes, std::int64_t columns,
+                          float* acc) {
+  std::int64_t c = 0;
+  for (; c + 64 <= columns; c += 64) SumColumns<64>(weights, codes + c, columns, acc + c);
+  for (; c + 32 <= columns; c += 32) SumColumns<32>(weights, codes + c, columns, acc + c);
+  for (; c < columns; c += 16) SumColumns<16>(weights, codes + c, columns, acc + c);
+}
+
 float MaxScoreImpl(const float* scores) {
   const F32 d;
   VF32 max = hn::LoadU(d, scores);
@@ -146,6 +177,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd::engine {
 HWY_EXPORT(ScanCodesImpl);
+HWY_EXPORT(WeightedSumCodesImpl);
 HWY_EXPORT(MaxScoreImpl);
 HWY_EXPORT(ScoresAboveImpl);
 HWY_EXPORT(WeighScoresImpl);
@@ -172,6 +204,11 @@ WeightSums WeighScores(float* scores, float reference, const float* factors) {
   WeightSums sums;
   HWY_DYNAMIC_DISPATCH(WeighScoresImpl)(scores, reference, factors, &sums);
   return sums;
+}
+
+void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,
+                      float* acc) {
+  HWY_DYNAMIC_DISPATCH(WeightedSumCodesImpl)(weights, codes, columns, acc);
 }
 
 float MaxScore(const float* scores) { return HWY_DYNAMIC_DISPATCH(MaxScoreImpl)(scores); }

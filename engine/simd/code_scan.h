@@ -27,6 +27,11 @@ void ScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8_t*
 void RefScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8_t* codes,
                   const float* scales, float step, float base, float* scores);
 
+// acc[c] += sum_j weights[j] codes[j][c] for rows codes [64][columns], columns a multiple of 16:
+// one chain of fused multiply-adds per column, j ascending, which begins at 0.
+void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,
+                      float* acc);
+
 // Weights relative to `reference` of 64 keys by their scores, written over them, and two sums:
 //   weights[j] = exp(scores[j] - reference), 0 where the score is -inf
 //   sum = sum_j weights[j], weighted = sum_j weights[j] factors[j]
