@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -23,9 +24,6 @@ constexpr std::int64_t kExactBytesPerQuantum = 4 << 20;
 constexpr std::int64_t kGathersPerQuantum = 4;
 constexpr std::int64_t kWeighBlocksPerQuantum = 2048;
 constexpr std::int64_t kControlBytesPerQuantum = 8 << 20;
-// Blocks whose weight is below this share of the mean block's have their centre as control: all of
-// them together weigh less than what scores are off, and with peaked scores they are most blocks.
-constexpr double kLeastShare = 0x1p-12;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 

@@ -53,6 +53,10 @@ struct CertifiedOptions {
   float max_eta = 1.0F;                // in nats
 };
 
+// Blocks whose weight is below this share of the mean block's have their centre as control: all of
+// them together weigh less than what scores are off, and with peaked scores they are most blocks.
+inline constexpr double kLeastShare = 0x1p-12;
+
 struct CertifiedRowShape {
   std::int64_t key_dim = 1;
   std::int64_t value_dim = 1;

@@ -56,11 +56,8 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
       Key key{.key = static_cast<std::int64_t>(b) * kBlockTokens + j,
               .score = TrueScore(shape, block, query, j),
               .scanned = scores[Index(j)]};
-      std::vector<float> control(Index(shape.padded_value_dim));
-      DecodeValue(block.controls, j, shape.padded_value_dim, control.data());
       const float* value = block.block.values + j * shape.padded_value_dim;
       key.value.assign(value, value + columns);
-      key.control.assign(control.begin(), control.begin() + shape.value_dim);
       if (codes) {
         key.eta = static_cast<double>(coded.Bound(block.codes).Of(block.codes.errors[j]));
       }
@@ -94,15 +91,28 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
   }
   std::sort(answer.exact_keys.begin(), answer.exact_keys.end());
   double total = 0;
+  std::vector<double> block_weights(blocks.size(), 0.0);
   for (Key& key : scanned) {
     const float shifted = key.scanned - reference;
     Exp(&shifted, &key.weight, 1);
     const auto weight = static_cast<double>(key.weight);
     total += weight;
+    block_weights[Index(key.key / kBlockTokens)] += weight;
     max_eta = std::max(max_eta, key.eta);
     moments.residual_low += weight * std::exp(-key.eta);
     moments.residual_high += weight * std::exp(key.eta);
-    for (std::size_t c = 0; c < columns; ++c) sum[c] += weight * key.control[c];
+  }
+  for (Key& key : scanned) {
+    const std::size_t block = Index(key.key / kBlockTokens);
+    ValueCodes controls = blocks[block].controls;
+    const double least = kLeastShare * total / static_cast<double>(blocks.size());
+    if (block_weights[block] < least) controls.codes = nullptr;
+    std::vector<float> control(Index(shape.padded_value_dim));
+    DecodeValue(controls, key.key % kBlockTokens, shape.padded_value_dim, control.data());
+    key.control.assign(control.begin(), control.begin() + shape.value_dim);
+    for (std::size_t c = 0; c < columns; ++c) {
+      sum[c] += static_cast<double>(key.weight) * key.control[c];
+    }
   }
   moments.residual = total;
   if (options.pairs > 0 && total > 0) {
