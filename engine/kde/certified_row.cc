@@ -52,7 +52,12 @@ void CertifiedRow::Reset(const CertifiedRowShape& shape, const CertifiedOptions&
   Grow(scores_, count * kBlockTokens);
   max_etas_.assign(blocks.size(), -1.0F);
   block_weights_.assign(blocks.size(), 0.0F);
+  sums_.assign(blocks.size(), WeightSums{});
+  large_.clear();
+  large_.reserve(Index(options.most_heavy_keys));
+  reference_ = -kInfinity;
   total_ = 0;
+  squares_ = 0;
   max_eta_ = 0;
   sum_x_ = 0;
   max_ = -kInfinity;
@@ -63,6 +68,7 @@ void CertifiedRow::Reset(const CertifiedRowShape& shape, const CertifiedOptions&
   Grow(residual_, shape.padded_value_dim);
   std::fill_n(exact_.data(), shape.padded_value_dim, 0.0F);
   std::fill_n(residual_.data(), shape.padded_value_dim, 0.0F);
+  centre_.assign(Index(shape.value_dim), 0.0F);
   output_.assign(Index(shape.value_dim), 0.0F);
   std::vector<double> moments = std::move(answer_.moments.value_ratio);
   moments.assign(options.pairs > 0 ? Index(shape.value_dim) : 0, 0.0);
@@ -71,45 +77,42 @@ void CertifiedRow::Reset(const CertifiedRowShape& shape, const CertifiedOptions&
 }
 
 bool CertifiedRow::Run() {
+  if (stage_ == Stage::kDone) return true;
+  if (!RunStage()) return false;
+  next_ = 0;
+  stage_ = static_cast<Stage>(static_cast<int>(stage_) + 1);
+  return stage_ == Stage::kDone;
+}
+
+// True when the stage is over.
+bool CertifiedRow::RunStage() {
   switch (stage_) {
     case Stage::kScan:
-      if (!Scan()) return false;
-      chosen_ = heavy_.Choose();
-      stage_ = Stage::kHeavy;
-      break;
+      return Scan();
     case Stage::kHeavy:
-      if (!AttendHeavy()) return false;
-      stage_ = Stage::kWeigh;
-      break;
+      return AttendKeys(chosen_);
     case Stage::kWeigh:
-      if (!Weigh()) return false;
-      stage_ = Stage::kDraw;
-      break;
+      return Weigh();
+    case Stage::kTakeLarge:
+      return TakeLarge();
+    case Stage::kLarge:
+      return AttendKeys(large_);
+    case Stage::kBracket:
+      return Bracket();
     case Stage::kDraw:
-      draws_.clear();
-      if (total_ > 0 && options_.pairs > 0) {
-        DrawPairs({.weights = scores_.data(),
-                   .block_weights = block_weights_.data(),
-                   .blocks = static_cast<std::int64_t>(blocks_.size()),
-                   .total = total_},
-                  options_.pairs, seed_, draws_);
-      }
-      stage_ = Stage::kSample;
-      break;
-    case Stage::kSample:
-      if (!AttendSample()) return false;
-      stage_ = Stage::kControls;
-      break;
+      Draw();
+      return true;
     case Stage::kControls:
-      if (!AddControls()) return false;
+      return AddControls();
+    case Stage::kSample:
+      return AttendSample();
+    case Stage::kConclude:
       Conclude();
-      stage_ = Stage::kDone;
-      break;
+      return true;
     case Stage::kDone:
       break;
   }
-  next_ = 0;
-  return stage_ == Stage::kDone;
+  return true;
 }
 
 bool CertifiedRow::Scan() {
@@ -141,6 +144,8 @@ bool CertifiedRow::Scan() {
     answer_.keys_scanned += std::popcount(block.block.valid);
     bytes += kBlockTokens * (shape_.key_dim + 8);
   }
+  chosen_ = heavy_.Choose();
+  for (const HeavyKey& heavy : chosen_) scores_.data()[heavy.key] = -kInfinity;
   return true;
 }
 
@@ -154,15 +159,14 @@ void CertifiedRow::AttendExactly(const BlockView<float>& block) {
   answer_.keys_evaluated += std::popcount(block.valid);
 }
 
-bool CertifiedRow::AttendHeavy() {
-  const auto count = static_cast<std::int64_t>(chosen_.size());
+bool CertifiedRow::AttendKeys(std::span<const HeavyKey> keys) {
+  const auto count = static_cast<std::int64_t>(keys.size());
   for (std::int64_t gathers = 0; next_ < count; ++gathers) {
     if (gathers == kGathersPerQuantum) return false;
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
-      const std::int64_t key = chosen_[Index(next_)].key;
+      const std::int64_t key = keys[Index(next_)].key;
       gathered_.Add(at(key / kBlockTokens).block, key % kBlockTokens);
-      scores_.data()[key] = -kInfinity;
     }
     AttendExactly(gathered_.block());
   }
@@ -172,22 +176,67 @@ bool CertifiedRow::AttendHeavy() {
 // Weights are relative to the largest score of all, so that none is above exp(eta).
 bool CertifiedRow::Weigh() {
   const auto count = static_cast<std::int64_t>(blocks_.size());
-  ErrorMoments& moments = answer_.moments;
-  const float reference = std::max(max_, best_scan_);
+  if (next_ == 0) reference_ = std::max(max_, best_scan_);
   const std::int64_t end = std::min(next_ + kWeighBlocksPerQuantum, count);
   for (; next_ < end; ++next_) {
     if (!coded(next_)) continue;
-    const KeyCodes& codes = at(next_).codes;
-    const WeightSums sums =
-        WeighScores(scores_.data() + next_ * kBlockTokens, reference, codes.errors);
-    // What is below the least f32 weighs nothing here, but is counted in the upper bound.
-    const auto weight = static_cast<double>(sums.sum);
+    sums_[Index(next_)] = WeighScores(scores_.data() + next_ * kBlockTokens, reference_,
+                                      at(next_).codes.errors, Sizes(next_));
+    total_ += static_cast<double>(sums_[Index(next_)].sum);
+    squares_ += static_cast<double>(sums_[Index(next_)].squares);
+  }
+  return next_ == count;
+}
+
+const float* CertifiedRow::Sizes(std::int64_t block) const {
+  alignas(64) static constexpr std::array<float, kBlockTokens> kOnes = [] {
+    std::array<float, kBlockTokens> ones = {};
+    ones.fill(1.0F);
+    return ones;
+  }();
+  const float* steps = at(block).controls.steps;
+  return steps == nullptr ? kOnes.data() : steps;
+}
+
+// Takes from the residual what a sample would misjudge, and what it would draw anyway.
+bool CertifiedRow::TakeLarge() {
+  if (options_.pairs == 0) return true;
+  const auto count = static_cast<std::int64_t>(blocks_.size());
+  const auto limit = static_cast<float>(squares_ / static_cast<double>(2 * options_.pairs));
+  const std::int64_t end = std::min(next_ + kWeighBlocksPerQuantum, count);
+  for (; next_ < end; ++next_) {
+    WeightSums& sums = sums_[Index(next_)];
+    if (!(sums.squares > limit)) continue;
+    float* weights = scores_.data() + next_ * kBlockTokens;
+    std::uint64_t large = SquaresAbove(weights, Sizes(next_), limit);
+    if (large == 0) continue;
+    for (; large != 0 && std::ssize(large_) < options_.most_heavy_keys; large &= large - 1) {
+      const int j = std::countr_zero(large);
+      large_.push_back({next_ * kBlockTokens + j, 0.0F});
+      weights[j] = 0;
+    }
+    sums = SumWeights(weights, at(next_).codes.errors, Sizes(next_));
+  }
+  return next_ == count;
+}
+
+// What is certain of the residual, and its weight now that it is complete.
+bool CertifiedRow::Bracket() {
+  const auto count = static_cast<std::int64_t>(blocks_.size());
+  ErrorMoments& moments = answer_.moments;
+  if (next_ == 0) total_ = 0;
+  const std::int64_t end = std::min(next_ + kWeighBlocksPerQuantum, count);
+  for (; next_ < end; ++next_) {
+    if (!coded(next_)) continue;
     const auto max_eta = static_cast<double>(max_etas_[Index(next_)]);
     const double growth = std::exp(max_eta);
+    // What is below the least f32 weighs nothing here, but is counted in the upper bound.
     moments.residual_high += kBlockTokens * static_cast<double>(0x1p-126F) * growth;
-    if (weight == 0) continue;
-    const ScoreBound bound = coded_query_.Bound(codes);
-    const double eta = std::min(static_cast<double>(bound.Of(sums.weighted / sums.sum)), max_eta);
+    const WeightSums& sums = sums_[Index(next_)];
+    if (sums.sum == 0) continue;
+    const auto weight = static_cast<double>(sums.sum);
+    const ScoreBound bound = coded_query_.Bound(at(next_).codes);
+    const double eta = std::min(static_cast<double>(bound.Of(sums.errors / sums.sum)), max_eta);
     // By Jensen the lower, by the chord of exp over [0, max_eta] the upper one.
     moments.residual_low += weight * std::exp(-eta) * (1 - kSumRounding);
     const double slope = max_eta > 0 ? (growth - 1) / max_eta : 0;
@@ -197,6 +246,16 @@ bool CertifiedRow::Weigh() {
     max_eta_ = std::max(max_eta_, max_eta);
   }
   return next_ == count;
+}
+
+void CertifiedRow::Draw() {
+  draws_.clear();
+  if (total_ == 0 || options_.pairs == 0) return;
+  DrawPairs({.weights = scores_.data(),
+             .block_weights = block_weights_.data(),
+             .blocks = static_cast<std::int64_t>(blocks_.size()),
+             .total = total_},
+            options_.pairs, seed_, draws_);
 }
 
 bool CertifiedRow::AttendSample() {
@@ -226,10 +285,9 @@ ValueCodes CertifiedRow::Controls(std::int64_t block) const {
 void CertifiedRow::SampleGathered(std::int64_t first) {
   const std::int64_t columns = shape_.padded_value_dim;
   const BlockView<float> block = gathered_.block();
-  const float reference = std::max(max_, best_scan_);
   alignas(64) std::array<float, kBlockTokens> ratios;
   ScoresOneQuery(query_, shape_.key_dim, block.keys_t, ratios.data(), nullptr);
-  for (float& score : ratios) score -= reference;
+  for (float& score : ratios) score -= reference_;
   Exp(ratios.data(), ratios.data(), kBlockTokens);
   float* rows = rows_.data();  // x v - c
   for (std::int64_t s = 0; s < gathered_.count(); ++s) {
@@ -252,13 +310,18 @@ void CertifiedRow::SampleGathered(std::int64_t first) {
     const auto b = static_cast<double>(ratios[Index(s)] - ratios[Index(s + 1)]);
     const float* row = rows + s * columns;
     double square = 0;
+    double centred = 0;
     for (std::int64_t c = 0; c < shape_.value_dim; ++c) {
       const auto a = static_cast<double>(row[c] - row[columns + c]);
+      const double rest = a - b * static_cast<double>(centre_[Index(c)]);
       square += a * a;
+      centred += rest * rest;
       moments.value_ratio[Index(c)] += a * b * factor;
     }
     moments.value_square += square * factor;
     moments.ratio_square += b * b * factor;
+    moments.pair_square += centred * factor;
+    moments.pair_quartic += centred * centred * factor * factor;
   }
 }
 
@@ -275,12 +338,22 @@ bool CertifiedRow::AddControls() {
     if (controls.centre == nullptr) continue;
     for (std::int64_t c = 0; c < columns; ++c) residual_.data()[c] += weight * controls.centre[c];
   }
-  return next_ == count;
+  if (next_ < count) return false;
+  // The answer without a sample.
+  const double exact = std::exp(static_cast<double>(max_) - static_cast<double>(reference_));
+  const double sum = static_cast<double>(sum_) * exact + total_;
+  for (std::int64_t c = 0; c < shape_.value_dim; ++c) {
+    centre_[Index(c)] = static_cast<float>(
+        (static_cast<double>(exact_.data()[c]) * exact + static_cast<double>(residual_.data()[c])) /
+        sum);
+  }
+  return true;
 }
 
 void CertifiedRow::Conclude() {
   ErrorMoments& moments = answer_.moments;
-  const float reference = std::max(max_, best_scan_);
+  // Keys taken from the residual may be above what it is relative to.
+  const float reference = std::max(max_, reference_);
   answer_.log_normalizer = -std::numeric_limits<double>::infinity();
   answer_.log_normalizers = {answer_.log_normalizer, answer_.log_normalizer};
   if (reference == -kInfinity) {  // no key, or one whose score left f32
@@ -288,18 +361,20 @@ void CertifiedRow::Conclude() {
     return;
   }
   const double factor = std::exp(static_cast<double>(max_) - static_cast<double>(reference));
+  const double rest = std::exp(static_cast<double>(reference_) - static_cast<double>(reference));
   const auto draws = static_cast<double>(draws_.size());
-  moments.reference = static_cast<double>(reference);
-  moments.exact = static_cast<double>(sum_) * factor;
+  moments.reference = static_cast<double>(reference_);
   moments.residual = draws_.empty() ? total_ : total_ * sum_x_ / draws;
   moments.pairs = static_cast<std::int64_t>(draws_.size()) / 2;
   if (moments.pairs > 0) {
     moments.range = total_ / draws * (std::exp(max_eta_) - std::exp(-max_eta_));
   }
+  moments.ScaleTo(static_cast<double>(reference));
+  moments.exact = static_cast<double>(sum_) * factor;
   const double total = moments.total();
   for (std::int64_t c = 0; c < shape_.value_dim; ++c) {
-    const double sum =
-        static_cast<double>(exact_.data()[c]) * factor + static_cast<double>(residual_.data()[c]);
+    const double sum = static_cast<double>(exact_.data()[c]) * factor +
+                       static_cast<double>(residual_.data()[c]) * rest;
     output_[Index(c)] = static_cast<float>(sum / total) + 0.0F;  // no -0
   }
   if (!std::isfinite(total) || !AllFinite(output_.data(), shape_.value_dim)) {

@@ -6,8 +6,10 @@
 //      block without codes, or where eta may exceed max_eta, is evaluated exactly instead: what
 //      codes cannot hold (one giant key, huge queries) costs time, not accuracy.
 //   2. Heavy keys (heavy_keys.h), exactly; they leave the residual.
-//   3. The residual's scanned weights w^ = exp(s^), and with them the sums that its sample and its
-//      certain bounds rest on.
+//   3. The residual's scanned weights w^ = exp(s^). Keys of which a draw is expected, or one that
+//      were a draw's worth of the values' variance, are evaluated exactly as well: a sample would
+//      draw them anyway, or miss a rare large value and not know it. Then the sums that the
+//      sample and the certain bounds rest on.
 //   4. Pairs of draws in proportion to w^ (residual_sample.h), evaluated exactly; a leaf's mean
 //      value serves as control, so that only the spread within leaves is left to the sample.
 //      Without pairs the residual is sum w^ and sum w^ times the mean values: a summary, whose
@@ -33,6 +35,7 @@
 #include "engine/kde/heavy_keys.h"
 #include "engine/kde/key_codes.h"
 #include "engine/kde/value_codes.h"
+#include "engine/simd/code_scan.h"
 
 namespace attnd::engine {
 
@@ -89,11 +92,27 @@ class CertifiedRow {
   const CertifiedAnswer& answer() const { return answer_; }
 
  private:
-  enum class Stage { kScan, kHeavy, kWeigh, kDraw, kSample, kControls, kDone };
+  enum class Stage {
+    kScan,
+    kHeavy,
+    kWeigh,
+    kTakeLarge,
+    kLarge,
+    kBracket,
+    kDraw,
+    kControls,
+    kSample,
+    kConclude,
+    kDone
+  };
 
+  bool RunStage();
   bool Scan();
-  bool AttendHeavy();
+  bool AttendKeys(std::span<const HeavyKey> keys);
   bool Weigh();
+  bool TakeLarge();
+  bool Bracket();
+  void Draw();
   bool AttendSample();
   bool AddControls();
   void Conclude();
@@ -102,6 +121,8 @@ class CertifiedRow {
   void AttendExactly(const BlockView<float>& block);
   void SampleGathered(std::int64_t first);
   ValueCodes Controls(std::int64_t block) const;
+  // How large a block's values are, up to a factor that all share.
+  const float* Sizes(std::int64_t block) const;
   bool coded(std::int64_t block) const { return max_etas_[static_cast<std::size_t>(block)] >= 0; }
   const CertifiedBlock& at(std::int64_t block) const {
     return blocks_[static_cast<std::size_t>(block)];
@@ -118,15 +139,20 @@ class CertifiedRow {
   CodedQuery coded_query_;
   HeavyKeys heavy_;
   std::span<const HeavyKey> chosen_;
+  std::vector<HeavyKey> large_;
   GatheredKeys gathered_;
   float best_scan_ = 0.0F;
+  float reference_ = 0.0F;  // of the residual's weights
 
   AlignedBuffer<float> scores_;       // [blocks][64], then weights
   std::vector<float> max_etas_;       // [blocks]; below 0: evaluated exactly
   std::vector<float> block_weights_;  // [blocks], of the residual
+  std::vector<WeightSums> sums_;      // [blocks]
   std::vector<std::int64_t> draws_;
-  double total_ = 0.0;    // scanned weight of the residual
-  double max_eta_ = 0.0;  // of the residual
+  std::vector<float> centre_;  // [d_v], near the answer
+  double total_ = 0.0;         // scanned weight of the residual
+  double squares_ = 0.0;       // and its sum of weights times squared sizes
+  double max_eta_ = 0.0;       // of the residual
   double sum_x_ = 0.0;
 
   // Softmax sums of what was evaluated exactly, and of the residual relative to the reference.

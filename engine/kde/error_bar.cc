@@ -6,29 +6,50 @@
 
 namespace attnd::engine {
 
+double ErrorMoments::degrees_of_freedom() const {
+  return pair_quartic > 0 ? std::max(pair_square * pair_square / pair_quartic, 1.0)
+                          : static_cast<double>(pairs);
+}
+
+void ErrorMoments::ScaleTo(double to) {
+  const double f = std::exp(reference - to);
+  reference = to;
+  exact *= f;
+  residual *= f;
+  residual_low *= f;
+  residual_high *= f;
+  range *= f;
+  ratio_square *= f * f;
+  value_square *= f * f;
+  for (double& x : value_ratio) x *= f * f;
+  pair_square *= f * f;
+  pair_quartic *= f * f * f * f;
+}
+
 void MergeMoments(const ErrorMoments& from, ErrorMoments& into) {
   if (from.total() == 0 && from.residual_high == 0) return;
   if (into.total() == 0 && into.residual_high == 0) {
     into = from;
     return;
   }
+  ErrorMoments other = from;
   const double reference = std::max(from.reference, into.reference);
-  const double f = std::exp(from.reference - reference);
-  const double t = std::exp(into.reference - reference);
-  into.reference = reference;
-  into.exact = into.exact * t + from.exact * f;
-  into.residual = into.residual * t + from.residual * f;
-  into.residual_low = into.residual_low * t + from.residual_low * f;
-  into.residual_high = into.residual_high * t + from.residual_high * f;
-  into.range = std::max(into.range * t, from.range * f);
-  into.pairs += from.pairs;
-  into.ratio_square = into.ratio_square * t * t + from.ratio_square * f * f;
-  into.value_square = into.value_square * t * t + from.value_square * f * f;
-  into.value_ratio.resize(std::max(into.value_ratio.size(), from.value_ratio.size()));
-  for (double& x : into.value_ratio) x *= t * t;
-  for (std::size_t c = 0; c < from.value_ratio.size(); ++c) {
-    into.value_ratio[c] += from.value_ratio[c] * f * f;
+  other.ScaleTo(reference);
+  into.ScaleTo(reference);
+  into.exact += other.exact;
+  into.residual += other.residual;
+  into.residual_low += other.residual_low;
+  into.residual_high += other.residual_high;
+  into.range = std::max(into.range, other.range);
+  into.pairs += other.pairs;
+  into.ratio_square += other.ratio_square;
+  into.value_square += other.value_square;
+  into.value_ratio.resize(std::max(into.value_ratio.size(), other.value_ratio.size()));
+  for (std::size_t c = 0; c < other.value_ratio.size(); ++c) {
+    into.value_ratio[c] += other.value_ratio[c];
   }
+  into.pair_square += other.pair_square;
+  into.pair_quartic += other.pair_quartic;
 }
 
 double StandardError(const ErrorMoments& moments, const float* output, std::int64_t value_dim) {
@@ -44,11 +65,13 @@ double StandardError(const ErrorMoments& moments, const float* output, std::int6
   return std::sqrt(std::max(sum, 0.0)) / moments.total();
 }
 
-double StudentQuantile(std::int64_t degrees) {
-  if (degrees <= 2) return degrees == 2 ? 4.3027 : 12.7062;
+double StudentQuantile(double degrees) {
+  // The exact quantile of the whole number below.
+  if (degrees < 2) return 12.7062;
+  if (degrees < 3) return 4.3027;
   // Cornish & Fisher's expansion about the normal quantile z.
   const double z = 1.959964;
-  const double n = static_cast<double>(degrees);
+  const double n = degrees;
   const double z3 = z * z * z;
   const double z5 = z3 * z * z;
   const double z7 = z5 * z * z;
@@ -58,7 +81,7 @@ double StudentQuantile(std::int64_t degrees) {
 
 double ErrorBar(const ErrorMoments& moments, const float* output, std::int64_t value_dim) {
   if (!moments.sampled()) return 0;
-  return StudentQuantile(moments.pairs) * StandardError(moments, output, value_dim);
+  return StudentQuantile(moments.degrees_of_freedom()) * StandardError(moments, output, value_dim);
 }
 
 LogInterval LogNormalizerInterval(const ErrorMoments& moments) {

@@ -11,9 +11,10 @@
 //   SE^2 = (S / (m D))^2 sum over pairs ||a - b o||^2
 // is an unbiased estimate of the squared error's expectation (E ||.||^2 = 2 Var, twice a draw's).
 //
-// The bar is SE times Student's two-sided 95 % quantile with as many degrees of freedom as there
-// are pairs, which is what one component needs; with more components less would do (the squared
-// error varies less), down to 1.1 instead of 1.96 at 100.
+// The bar is SE times Student's two-sided 95 % quantile, which is what one component needs; with
+// more components less would do (the squared error varies less), down to 1.1 instead of 1.96 at
+// 100. Degrees of freedom are counted as pairs, the n of Satterthwaite's (sum z)^2 / sum z^2 over
+// z = ||a - b o||^2: where few pairs carry the variance, SE is known no better than from those few.
 //
 // The normaliser. Every x_s is in [exp(-eta), exp(eta)], so one draw adds S / m x_s, of range c = S
 // / m (exp(eta) - exp(-eta)), and with L = ln(3 / delta), with probability 1 - delta,
@@ -50,9 +51,15 @@ struct ErrorMoments {
   double ratio_square = 0.0;        // sum b^2 (S / m)^2
   double value_square = 0.0;        // sum ||a||^2 (S / m)^2
   std::vector<double> value_ratio;  // [d_v], sum a b (S / m)^2; empty: zeros
+  // sum z (S / m)^2 and sum z^2 (S / m)^4, with a vector near o in place of o.
+  double pair_square = 0.0;
+  double pair_quartic = 0.0;
 
   double total() const { return exact + residual; }
   bool sampled() const { return pairs > 0; }
+  double degrees_of_freedom() const;
+  // Takes out exp(to) instead.
+  void ScaleTo(double to);
 };
 
 // into = both together. Their references may differ.
@@ -72,8 +79,9 @@ struct LogInterval {
 };
 LogInterval LogNormalizerInterval(const ErrorMoments& moments);
 
-// Student's two-sided 95 % quantile, within 1 % from 3 degrees of freedom on, above it below.
-double StudentQuantile(std::int64_t degrees);
+// Student's two-sided 95 % quantile for at least 1 degree of freedom: within 1 % from 3 on, above
+// it below.
+double StudentQuantile(double degrees);
 
 }  // namespace attnd::engine
 

@@ -34,6 +34,13 @@ double TrueScore(const CertifiedRowShape& shape, const CertifiedBlock& block, co
   return score;
 }
 
+// The weight times the squared size of the value.
+double Square(const Key& key, std::span<const CertifiedBlock> blocks) {
+  const float* sizes = blocks[Index(key.key / kBlockTokens)].controls.steps;
+  const double size = sizes == nullptr ? 1 : static_cast<double>(sizes[key.key % kBlockTokens]);
+  return static_cast<double>(key.weight) * size * size;
+}
+
 }  // namespace
 
 RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const CertifiedOptions& options,
@@ -83,6 +90,24 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
   ErrorMoments moments{.reference = static_cast<double>(reference)};
   std::vector<double> sum(columns, 0.0);
   RefCertifiedAnswer answer;
+  double squares = 0;
+  for (Key& key : scanned) {
+    const float shifted = key.scanned - reference;
+    Exp(&shifted, &key.weight, 1);
+    squares += Square(key, blocks);
+  }
+  std::vector<Key> rest;
+  std::int64_t large = 0;
+  for (Key& key : scanned) {
+    if (options.pairs > 0 && large < options.most_heavy_keys &&
+        Square(key, blocks) > squares / static_cast<double>(2 * options.pairs)) {
+      ++large;
+      exact.push_back(std::move(key));
+    } else {
+      rest.push_back(std::move(key));
+    }
+  }
+  scanned = std::move(rest);
   for (const Key& key : exact) {
     const double weight = std::exp(key.score - moments.reference);
     moments.exact += weight;
@@ -92,9 +117,7 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
   std::sort(answer.exact_keys.begin(), answer.exact_keys.end());
   double total = 0;
   std::vector<double> block_weights(blocks.size(), 0.0);
-  for (Key& key : scanned) {
-    const float shifted = key.scanned - reference;
-    Exp(&shifted, &key.weight, 1);
+  for (const Key& key : scanned) {
     const auto weight = static_cast<double>(key.weight);
     total += weight;
     block_weights[Index(key.key / kBlockTokens)] += weight;

@@ -23,7 +23,7 @@ namespace attnd::engine {
 // The codes of one block. Borrowed.
 struct ValueCodes {
   const std::int8_t* codes = nullptr;  // [64][padded d_v]; null: zeros
-  const float* steps = nullptr;        // [64]
+  const float* steps = nullptr;        // [64]; may be there without codes
   const float* centre = nullptr;       // [padded d_v], or null: zero
 };
 
@@ -49,7 +49,7 @@ class CodedValues {
   std::vector<const float*> centres_;  // [blocks]
 };
 
-// sum [padded d_v] += the sum of weights[j] v^_j, less that of the centres. scratch: [64].
+// sum [padded d_v] += the sum of weights[j] v^_j, less that of the centres.
 void AddWeightedCodes(const ValueCodes& block, const float* weights, std::int64_t padded_value_dim,
                       float* sum);
 

@@ -115,34 +115,64 @@ float MaxScoreImpl(const float* scores) {
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
+// Bit j: lane j of f(vector) says so.
+template <class Function>
+HWY_INLINE std::uint64_t MaskOf(const Function& f) {
+  std::uint64_t set = 0;
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    std::uint8_t bits[8] = {};
+    hn::StoreMaskBits(F32(), f(v * kLanes), bits);
+    std::uint64_t mask = 0;
+    std::memcpy(&mask, bits, sizeof mask);
+    set |= mask << (v * kLanes);
+  }
+  return set;
+}
+
 std::uint64_t ScoresAboveImpl(const float* scores, float threshold) {
   const F32 d;
   const VF32 least = hn::Set(d, threshold);
-  std::uint64_t above = 0;
-  for (std::size_t v = 0; v < kVectors; ++v) {
-    std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, hn::Gt(hn::LoadU(d, scores + v * kLanes), least), bits);
-    std::uint64_t mask = 0;
-    std::memcpy(&mask, bits, sizeof mask);
-    above |= mask << (v * kLanes);
-  }
-  return above;
+  return MaskOf([&](std::size_t i) HWY_ATTR { return hn::Gt(hn::LoadU(d, scores + i), least); });
 }
 
-void WeighScoresImpl(float* scores, float reference, const float* factors, WeightSums* sums) {
+HWY_INLINE VF32 WeightedSquare(const float* weights, const float* sizes, std::size_t i) {
+  const F32 d;
+  const VF32 size = hn::LoadU(d, sizes + i);
+  return hn::Mul(hn::Mul(hn::LoadU(d, weights + i), size), size);
+}
+
+std::uint64_t SquaresAboveImpl(const float* weights, const float* sizes, float limit) {
+  const VF32 least = hn::Set(F32(), limit);
+  return MaskOf([&](std::size_t i)
+                    HWY_ATTR { return hn::Gt(WeightedSquare(weights, sizes, i), least); });
+}
+
+void SumWeightsImpl(const float* weights, const float* errors, const float* sizes,
+                    WeightSums* sums) {
+  const F32 d;
+  VF32 sum[kSums];
+  VF32 error[kSums];
+  VF32 square[kSums];
+  for (std::size_t s = 0; s < kSums; ++s) sum[s] = error[s] = square[s] = hn::Zero(d);
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    const VF32 weight = hn::LoadU(d, weights + v * kLanes);
+    const std::size_t s = v % kSums;
+    sum[s] = hn::Add(sum[s], weight);
+    error[s] = hn::MulAdd(weight, hn::LoadU(d, errors + v * kLanes), error[s]);
+    square[s] = hn::Add(square[s], WeightedSquare(weights, sizes, v * kLanes));
+  }
+  *sums = {SumOf16(sum), SumOf16(error), SumOf16(square)};
+}
+
+void WeighScoresImpl(float* scores, float reference, const float* errors, const float* sizes,
+                     WeightSums* sums) {
   const F32 d;
   const VF32 shift = hn::Set(d, reference);
-  VF32 sum[kSums];
-  VF32 weighted[kSums];
-  for (std::size_t lane = 0; lane < kSums; ++lane) sum[lane] = weighted[lane] = hn::Zero(d);
   for (std::size_t v = 0; v < kVectors; ++v) {
-    const VF32 weight = ExpUpTo87(d, hn::Sub(hn::LoadU(d, scores + v * kLanes), shift));
-    hn::StoreU(weight, d, scores + v * kLanes);
-    const std::size_t lane = v % kSums;
-    sum[lane] = hn::Add(sum[lane], weight);
-    weighted[lane] = hn::MulAdd(weight, hn::LoadU(d, factors + v * kLanes), weighted[lane]);
+    float* at = scores + v * kLanes;
+    hn::StoreU(ExpUpTo87(d, hn::Sub(hn::LoadU(d, at), shift)), d, at);
   }
-  *sums = {SumOf16(sum), SumOf16(weighted)};
+  SumWeightsImpl(scores, errors, sizes, sums);
 }
 
 float DotRowsImpl(const float* x, const float* y, std::int64_t n) {
@@ -180,6 +210,8 @@ HWY_EXPORT(ScanCodesImpl);
 HWY_EXPORT(WeightedSumCodesImpl);
 HWY_EXPORT(MaxScoreImpl);
 HWY_EXPORT(ScoresAboveImpl);
+HWY_EXPORT(SquaresAboveImpl);
+HWY_EXPORT(SumWeightsImpl);
 HWY_EXPORT(WeighScoresImpl);
 HWY_EXPORT(DotRowsImpl);
 
@@ -200,10 +232,20 @@ void RefScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8
   }
 }
 
-WeightSums WeighScores(float* scores, float reference, const float* factors) {
+WeightSums WeighScores(float* scores, float reference, const float* errors, const float* sizes) {
   WeightSums sums;
-  HWY_DYNAMIC_DISPATCH(WeighScoresImpl)(scores, reference, factors, &sums);
+  HWY_DYNAMIC_DISPATCH(WeighScoresImpl)(scores, reference, errors, sizes, &sums);
   return sums;
+}
+
+WeightSums SumWeights(const float* weights, const float* errors, const float* sizes) {
+  WeightSums sums;
+  HWY_DYNAMIC_DISPATCH(SumWeightsImpl)(weights, errors, sizes, &sums);
+  return sums;
+}
+
+std::uint64_t SquaresAbove(const float* weights, const float* sizes, float limit) {
+  return HWY_DYNAMIC_DISPATCH(SquaresAboveImpl)(weights, sizes, limit);
 }
 
 void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,

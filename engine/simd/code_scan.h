@@ -32,15 +32,23 @@ void RefScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8
 void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,
                       float* acc);
 
-// Weights relative to `reference` of 64 keys by their scores, written over them, and two sums:
+// Weights relative to `reference` of 64 keys by their scores, written over them, and their sums:
 //   weights[j] = exp(scores[j] - reference), 0 where the score is -inf
-//   sum = sum_j weights[j], weighted = sum_j weights[j] factors[j]
+//   sum = sum_j weights[j], errors = sum_j weights[j] errors[j],
+//   squares = sum_j weights[j] sizes[j]^2
 // Scores are at most reference + 87. Sums run in 16 fixed lanes.
 struct WeightSums {
   float sum = 0.0F;
-  float weighted = 0.0F;
+  float errors = 0.0F;
+  float squares = 0.0F;
 };
-WeightSums WeighScores(float* scores, float reference, const float* factors);
+WeightSums WeighScores(float* scores, float reference, const float* errors, const float* sizes);
+
+// The same sums of weights that are there.
+WeightSums SumWeights(const float* weights, const float* errors, const float* sizes);
+
+// Bit j: weights[j] sizes[j]^2 > limit.
+std::uint64_t SquaresAbove(const float* weights, const float* sizes, float limit);
 
 // The largest of 64 scores.
 float MaxScore(const float* scores);

@@ -96,23 +96,37 @@ TEST(WeighScoresTest, HasTheBitsOfSixteenLanes) {
   std::vector<float> scores = RandomValues(kKeys, 7, 3.0F);
   scores[5] = -std::numeric_limits<float>::infinity();
   scores[9] = -200.0F;
-  const std::vector<float> factors = RandomValues(kKeys, 8);
+  const std::vector<float> errors = RandomValues(kKeys, 8);
+  const std::vector<float> sizes = RandomValues(kKeys, 12);
   const float reference = 12.5F;
   std::vector<float> weights = scores;
   for (float& weight : weights) weight -= reference;
   Exp(weights.data(), weights.data(), kKeys);
   std::array<float, 16> sum = {};
-  std::array<float, 16> weighted = {};
+  std::array<float, 16> error = {};
+  std::array<float, 16> square = {};
   for (std::size_t j = 0; j < Size(kKeys); ++j) {
     sum[j % 16] += weights[j];
-    weighted[j % 16] = std::fma(weights[j], factors[j], weighted[j % 16]);
+    error[j % 16] = std::fma(weights[j], errors[j], error[j % 16]);
+    square[j % 16] += weights[j] * sizes[j] * sizes[j];
   }
-  const WeightSums sums = WeighScores(scores.data(), reference, factors.data());
+  const WeightSums sums = WeighScores(scores.data(), reference, errors.data(), sizes.data());
   EXPECT_TRUE(SameBits(scores, weights));
   EXPECT_EQ(scores[5], 0.0F);
   EXPECT_EQ(scores[9], 0.0F);
   EXPECT_EQ(sums.sum, SumOfHalves(sum));
-  EXPECT_EQ(sums.weighted, SumOfHalves(weighted));
+  EXPECT_EQ(sums.errors, SumOfHalves(error));
+  EXPECT_EQ(sums.squares, SumOfHalves(square));
+  const WeightSums again = SumWeights(weights.data(), errors.data(), sizes.data());
+  EXPECT_EQ(again.sum, sums.sum);
+  EXPECT_EQ(again.errors, sums.errors);
+  EXPECT_EQ(again.squares, sums.squares);
+  const float limit = weights[3] * sizes[3] * sizes[3];
+  std::uint64_t above = 0;
+  for (std::size_t j = 0; j < Size(kKeys); ++j) {
+    if (weights[j] * sizes[j] * sizes[j] > limit) above |= std::uint64_t{1} << j;
+  }
+  EXPECT_EQ(SquaresAbove(weights.data(), sizes.data(), limit), above);
 }
 
 TEST(ScoresAboveTest, OneBitPerScoreAndNoneForEqualOnes) {
