@@ -53,6 +53,7 @@ void CertifiedRow::Reset(const CertifiedRowShape& shape, const CertifiedOptions&
   max_etas_.assign(blocks.size(), -1.0F);
   block_weights_.assign(blocks.size(), 0.0F);
   sums_.assign(blocks.size(), WeightSums{});
+  draws_.reserve(Index(2 * options.pairs));
   large_.clear();
   large_.reserve(Index(options.most_heavy_keys));
   reference_ = -kInfinity;
@@ -166,6 +167,7 @@ bool CertifiedRow::AttendKeys(std::span<const HeavyKey> keys) {
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
       const std::int64_t key = keys[Index(next_)].key;
+      if (next_ + 1 < count) Prefetch(keys[Index(next_ + 1)].key);
       gathered_.Add(at(key / kBlockTokens).block, key % kBlockTokens);
     }
     AttendExactly(gathered_.block());
@@ -266,6 +268,7 @@ bool CertifiedRow::AttendSample() {
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
       const std::int64_t key = draws_[Index(next_)];
+      if (next_ + 1 < count) Prefetch(draws_[Index(next_ + 1)]);
       gathered_.Add(at(key / kBlockTokens).block, key % kBlockTokens);
     }
     SampleGathered(first);

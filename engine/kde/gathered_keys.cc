@@ -25,6 +25,15 @@ void GatheredKeys::Add(const BlockView<float>& from, std::int64_t row) {
   ++count_;
 }
 
+void GatheredKeys::Prefetch(const BlockView<float>& from, std::int64_t row) const {
+  for (std::int64_t i = 0; i < key_dim_; ++i) {
+    __builtin_prefetch(from.keys_t + i * kBlockTokens + row, 0, 2);
+  }
+  for (std::int64_t c = 0; c < padded_value_dim_; c += 16) {
+    __builtin_prefetch(from.values + row * padded_value_dim_ + c, 0, 2);
+  }
+}
+
 BlockView<float> GatheredKeys::block() const {
   return {memory_.data(), memory_.data() + kBlockTokens * key_dim_, FirstRows(count_)};
 }

@@ -20,6 +20,10 @@ class GatheredKeys {
   // Copies row `row` of `from` to the next place; there is room for 64.
   void Add(const BlockView<float>& from, std::int64_t row);
 
+  // Asks for a key and its value, a cache line for every component, before they are added: what is
+  // gathered lies anywhere in memory.
+  void Prefetch(const BlockView<float>& from, std::int64_t row) const;
+
   std::int64_t count() const { return count_; }
   // The keys so far as a block; the places after them hold finite numbers.
   BlockView<float> block() const;

@@ -28,7 +28,9 @@ void HeavyKeys::Reset(std::int64_t k, float margin, std::int64_t most) {
   most_ = most;
   threshold_ = most > 0 ? -kInfinity : kInfinity;
   candidates_.clear();
-  candidates_.reserve(static_cast<std::size_t>(kCandidatesPerKey * most + kBlockTokens));
+  const auto room = static_cast<std::size_t>(kCandidatesPerKey * most + kBlockTokens);
+  candidates_.reserve(room);
+  scores_.reserve(room);
 }
 
 void HeavyKeys::Offer(std::int64_t block, const float* scores) {

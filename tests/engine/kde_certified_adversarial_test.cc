@@ -154,7 +154,7 @@ TEST(KdeCertifiedAdversarialTest, FewerKeysThanABlock) {
     const std::vector<float> queries = RandomValues(40 * 16, 20);
     ExpectHonest(tokens, queries, "few keys");
     // All of them are heavy.
-    const Outcome outcome = Measure(tokens, queries, {}, Controls::kCodes);
+    const Outcome outcome = Measure(tokens, queries, {.heavy_keys = 64}, Controls::kCodes);
     EXPECT_EQ(outcome.mean_exact_mass, 1.0);
     EXPECT_EQ(outcome.mean_bar, 0.0);
     EXPECT_LT(outcome.max_error, 1e-4);
