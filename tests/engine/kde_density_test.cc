@@ -12,7 +12,7 @@
 #include "engine/kde/density.h"
 #include "engine/kde/hash_family.h"
 #include "gtest/gtest.h"
-#include "tests/engine/kde_harness.h"
+#include "tests/engine/kde_paper_harness.h"
 
 namespace attnd::engine::kde_test {
 namespace {

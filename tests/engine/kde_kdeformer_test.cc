@@ -13,7 +13,7 @@
 #include "engine/kde/kdeformer.h"
 #include "gtest/gtest.h"
 #include "tests/data/real_data.h"
-#include "tests/engine/kde_harness.h"
+#include "tests/engine/kde_paper_harness.h"
 #include "tests/oracle/relative_error.h"
 
 namespace attnd::engine::kde_test {

@@ -9,7 +9,7 @@
 
 #include "engine/kde/weighted_exp_density.h"
 #include "gtest/gtest.h"
-#include "tests/engine/kde_harness.h"
+#include "tests/engine/kde_paper_harness.h"
 
 namespace attnd::engine::kde_test {
 namespace {
