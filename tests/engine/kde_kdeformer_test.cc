@@ -268,6 +268,24 @@ TEST(KdeKdeformer, RowsMayBePartsOfLongerOnes) {
   }
 }
 
+TEST(KdeKdeformer, TakesTheMemoryThatIsStated) {
+#ifdef ATTND_SANITIZED
+  GTEST_SKIP() << "a sanitizer brings its own allocator";
+#else
+  const Head head = RandomHead(3000, 20000, 60);
+  std::vector<float> outputs(std::size_t{3000} * 20);
+  const KdeformerConfig config = {256, 4000, 1};
+  Scratch scratch;
+  const std::int64_t before = BytesInUse();
+  auto made = Kdeformer::Create(head.inputs(), config, {{outputs.data(), 20}, nullptr});
+  ASSERT_TRUE(made.ok());
+  const std::int64_t peak = PeakBytes(**made, scratch, before);
+  const std::int64_t stated = Kdeformer::Bytes({3000, 20000, 12, 20}, config);
+  EXPECT_LE(peak, stated + (1 << 20));  // of which the scratch takes a part
+  EXPECT_GE(peak, stated / 5);
+#endif
+}
+
 TEST(KdeKdeformer, NamesWhatItRefuses) {
   const Head head = RandomHead(5, 6, 54);
   const auto message = [&](const KdeformerConfig& config) {
