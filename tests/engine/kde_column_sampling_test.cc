@@ -283,6 +283,19 @@ TEST(KdeColumnSampling, TakesTheMemoryThatIsStated) {
 #endif
 }
 
+TEST(KdeColumnSampling, RowsThatLeaveF32AreMarked) {
+  Head values = RandomHead(5, 200, 63);
+  std::fill(values.values.numbers.begin(), values.values.numbers.end(), 3e38F);
+  Head scores = RandomHead(5, 200, 66);
+  for (float& x : scores.queries.numbers) x *= 1e25F;
+  for (float& x : scores.keys.numbers) x *= 1e25F;
+  for (const Head& head : {values, scores}) {
+    const Attended run = Attend(head, {100});
+    for (const float x : run.outputs) EXPECT_EQ(x, 0);
+    for (const float x : run.log_normalizers) EXPECT_TRUE(std::isnan(x));
+  }
+}
+
 TEST(KdeColumnSampling, NamesWhatItRefuses) {
   const Head head = RandomHead(5, 6, 26);
   const auto message = [](const AttentionInputs& inputs, const ColumnSamplingConfig& config) {
