@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/gemm.h"
 #include "engine/random.h"
+#include "engine/tensor.h"
 
 namespace attnd::engine {
 namespace {
@@ -65,6 +66,19 @@ absl::StatusOr<std::unique_ptr<ColumnSampling>> ColumnSampling::Create(
         absl::StrCat("epsilon is ", config.epsilon, "; it must be above 0 and at most 1"));
   }
   return std::unique_ptr<ColumnSampling>(new ColumnSampling(inputs, config, outputs));
+}
+
+std::int64_t ColumnSampling::Bytes(const AttentionSizes& sizes,
+                                   const ColumnSamplingConfig& config) {
+  // Of a row in a density's stage: its scaled copy, the one with its height, its panel; codes of 16
+  // tables, a bucket's places, the sums of a query's groups, and a few numbers.
+  const std::int64_t row = 3 * 4 * (sizes.key_dim + 1) + 16 * 8 + 4 * 24 + 8 * 16 + 12 * 8;
+  const std::int64_t padded_value_dim = RoundUp(sizes.value_dim, kGemmColumnMultiple);
+  const std::int64_t sampled = RoundUp(std::min(config.samples, sizes.keys), kPanelKeys);
+  return (sizes.queries + sizes.keys) * row +
+         sampled * (4 * (sizes.key_dim + 1 + padded_value_dim) + 4 * 8) +
+         4 * kTileQueries * (SoftmaxSums::RowFloats(padded_value_dim) + 6 * (sizes.key_dim + 1)) +
+         (1 << 16);
 }
 
 ColumnSampling::ColumnSampling(const AttentionInputs& inputs, const ColumnSamplingConfig& config,

@@ -47,6 +47,14 @@ struct AttentionOutputs {
   float* log_normalizers = nullptr;
 };
 
+// Sizes of an attention, for what it will take.
+struct AttentionSizes {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+};
+
 // INVALID_ARGUMENT: no keys, dimensions or counts that do not match, a scale that is not positive
 // and finite.
 absl::Status CheckAttention(const AttentionInputs& inputs);
@@ -65,7 +73,12 @@ class ColumnSampling {
                                                                 const ColumnSamplingConfig& config,
                                                                 const AttentionOutputs& outputs);
 
-  // A piece of the work, of a few milliseconds at most. True when all is written.
+  // The most memory that one takes, the caller's Scratch aside, for sizes whose products stay below
+  // 2^50.
+  static std::int64_t Bytes(const AttentionSizes& sizes, const ColumnSamplingConfig& config);
+
+  // A piece of the work: as DensityRun's, 192 queries against 1,024 keys, or one copy of all rows
+  // between stages. True when all is written.
   bool Step(Scratch& scratch);
 
   // What the stages have found, once they are through.

@@ -18,10 +18,12 @@ double LogAgreement(double r) {
 }  // namespace
 
 HashFamily::HashFamily(double log_mu)
-    : log_mu_(log_mu),
-      width_(std::sqrt(2 * std::max(-log_mu, 1.0))),
-      functions_(std::max<std::int64_t>(
-          1, static_cast<std::int64_t>(std::ceil(log_mu / 2 / LogAgreement(1.0))))) {}
+    : log_mu_(log_mu), width_(std::sqrt(2 * std::max(-log_mu, 1.0))) {
+  // So many that no density is ever asked for with them.
+  constexpr double kMostFunctions = 1e9;
+  const double wanted = std::ceil(log_mu / 2 / LogAgreement(1.0));
+  functions_ = static_cast<std::int64_t>(std::clamp(wanted, 1.0, kMostFunctions));
+}
 
 double HashFamily::LogCollision(double distance) const {
   return static_cast<double>(functions_) * LogAgreement(distance / width_);

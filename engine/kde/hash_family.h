@@ -31,7 +31,7 @@ class HashFamily {
  private:
   double log_mu_;
   double width_;
-  std::int64_t functions_;
+  std::int64_t functions_ = 1;
 };
 
 }  // namespace attnd::engine

@@ -14,6 +14,7 @@
 #include "engine/random.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/softmax.h"
+#include "engine/tensor.h"
 
 namespace attnd::engine {
 namespace {
@@ -36,6 +37,18 @@ absl::StatusOr<std::unique_ptr<Kdeformer>> Kdeformer::Create(const AttentionInpu
         absl::StrCat("samples is ", config.samples, "; it must be at least 1"));
   }
   return std::unique_ptr<Kdeformer>(new Kdeformer(inputs, config, outputs));
+}
+
+std::int64_t Kdeformer::Bytes(const AttentionSizes& sizes, const KdeformerConfig& config) {
+  const std::int64_t padded_value_dim = RoundUp(sizes.value_dim, kGemmColumnMultiple);
+  const std::int64_t packed = 4 * (sizes.key_dim + 1 + padded_value_dim);
+  const std::int64_t sampled = RoundUp(std::min(config.samples, sizes.keys), kPanelKeys);
+  // Beside a key's panel: ranks, orders, and at most a dozen shares while columns are drawn.
+  return RoundUp(sizes.keys, kPanelKeys) * (packed + 20 * 8) + sampled * (packed + 6 * 8) +
+         sizes.queries * 6 * 8 +
+         4 * (kTileQueries * SoftmaxSums::RowFloats(padded_value_dim) +
+              sizes.key_dim * AngularHash::kBits) +
+         (1 << 16);
 }
 
 Kdeformer::Kdeformer(const AttentionInputs& inputs, const KdeformerConfig& config,

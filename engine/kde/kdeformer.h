@@ -56,6 +56,10 @@ class Kdeformer {
                                                            const KdeformerConfig& config,
                                                            const AttentionOutputs& outputs);
 
+  // The most memory that one takes, the caller's Scratch aside, for sizes whose products stay below
+  // 2^50.
+  static std::int64_t Bytes(const AttentionSizes& sizes, const KdeformerConfig& config);
+
   // A piece of the work: at most 4,096 rows to hash or to pack, or 192 queries against 1,024 keys;
   // one orders the keys. True when all is written.
   bool Step(Scratch& scratch);

@@ -19,7 +19,7 @@ class KeyValuePanels {
   // For `count` rows of these keys and values, none of which is packed yet.
   KeyValuePanels(std::int64_t count, Rows keys, Rows values);
 
-  // Packs a panel of both, as KeyPanels does.
+  // Packs a panel of both, as KeyPanels does; `chosen` is required.
   void Pack(std::int64_t panel, Rows keys, Rows values, const std::int64_t* chosen,
             const double* biases);
   void PackAll(Rows keys, Rows values, const std::int64_t* chosen, const double* biases);

@@ -36,6 +36,8 @@ absl::StatusOr<std::unique_ptr<WeightedExpDensity>> WeightedExpDensity::Create(
 void WeightedExpDensity::Augment(Rows data, const double* log_weights) {
   LogSum total;
   std::vector<double> log_shares;  // ln(v_i e^{||x_i||^2 / 2})
+  rows_.reserve(static_cast<std::size_t>(data.count * data.dim));
+  log_shares.reserve(static_cast<std::size_t>(data.count));
   for (std::int64_t i = 0; i < data.count; ++i) {
     const double log_weight = log_weights == nullptr ? 0 : log_weights[i];
     if (log_weight == kLogZero) continue;
@@ -45,6 +47,7 @@ void WeightedExpDensity::Augment(Rows data, const double* log_weights) {
     total.Add(log_shares.back());
   }
   log_total_ = total.Log();
+  heights_squared_.reserve(log_shares.size());
   for (const double log_share : log_shares) {
     heights_squared_.push_back(2 * std::max(log_total_ - log_share, 0.0));
   }
@@ -61,6 +64,7 @@ void WeightedExpDensity::Augment(Rows data, const double* log_weights) {
 
 void WeightedExpDensity::BeginRound() {
   pending_rows_.clear();
+  pending_rows_.reserve(pending_.size() * static_cast<std::size_t>(queries_.dim));
   for (const std::int64_t query : pending_) {
     pending_rows_.insert(pending_rows_.end(), queries_.row(query),
                          queries_.row(query) + queries_.dim);

@@ -264,6 +264,38 @@ TEST(KdeColumnSampling, KeepsTheErrorOnATextRecogniser) {
   EXPECT_LT(FrobeniusError(outputs, Softmax(dense.inputs()).outputs), 0.12);
 }
 
+TEST(KdeColumnSampling, TakesTheMemoryThatIsStated) {
+#ifdef ATTND_SANITIZED
+  GTEST_SKIP() << "a sanitizer brings its own allocator";
+#else
+  const Head head = RandomHead(3000, 20000, 60);
+  std::vector<float> outputs(std::size_t{3000} * 20);
+  ColumnSamplingConfig config;
+  config.samples = 4000;
+  Scratch scratch;
+  const std::int64_t before = BytesInUse();
+  auto made = ColumnSampling::Create(head.inputs(), config, {{outputs.data(), 20}, nullptr});
+  ASSERT_TRUE(made.ok());
+  const std::int64_t peak = PeakBytes(**made, scratch, before);
+  const std::int64_t stated = ColumnSampling::Bytes({3000, 20000, 12, 20}, config);
+  EXPECT_LE(peak, stated + (1 << 20));  // of which the scratch takes a part
+  EXPECT_GE(peak, stated / 5);
+#endif
+}
+
+TEST(KdeColumnSampling, RowsThatLeaveF32AreMarked) {
+  Head values = RandomHead(5, 200, 63);
+  std::fill(values.values.numbers.begin(), values.values.numbers.end(), 3e38F);
+  Head scores = RandomHead(5, 200, 66);
+  for (float& x : scores.queries.numbers) x *= 1e25F;
+  for (float& x : scores.keys.numbers) x *= 1e25F;
+  for (const Head& head : {values, scores}) {
+    const Attended run = Attend(head, {100});
+    for (const float x : run.outputs) EXPECT_EQ(x, 0);
+    for (const float x : run.log_normalizers) EXPECT_TRUE(std::isnan(x));
+  }
+}
+
 TEST(KdeColumnSampling, NamesWhatItRefuses) {
   const Head head = RandomHead(5, 6, 26);
   const auto message = [](const AttentionInputs& inputs, const ColumnSamplingConfig& config) {

@@ -201,6 +201,8 @@ TEST(KdeDensity, NamesWhatItRefuses) {
   const absl::Status many = status(points, {DensityMethod::kUniform, 0.2, -12});
   EXPECT_EQ(many.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(status(points, {DensityMethod::kHashing, 0.2, -12}).ok());
+  EXPECT_EQ(status(points, {DensityMethod::kHashing, 0.2, -1e300}).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

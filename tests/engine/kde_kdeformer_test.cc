@@ -268,6 +268,37 @@ TEST(KdeKdeformer, RowsMayBePartsOfLongerOnes) {
   }
 }
 
+TEST(KdeKdeformer, TakesTheMemoryThatIsStated) {
+#ifdef ATTND_SANITIZED
+  GTEST_SKIP() << "a sanitizer brings its own allocator";
+#else
+  const Head head = RandomHead(3000, 20000, 60);
+  std::vector<float> outputs(std::size_t{3000} * 20);
+  const KdeformerConfig config = {256, 4000, 1};
+  Scratch scratch;
+  const std::int64_t before = BytesInUse();
+  auto made = Kdeformer::Create(head.inputs(), config, {{outputs.data(), 20}, nullptr});
+  ASSERT_TRUE(made.ok());
+  const std::int64_t peak = PeakBytes(**made, scratch, before);
+  const std::int64_t stated = Kdeformer::Bytes({3000, 20000, 12, 20}, config);
+  EXPECT_LE(peak, stated + (1 << 20));  // of which the scratch takes a part
+  EXPECT_GE(peak, stated / 5);
+#endif
+}
+
+TEST(KdeKdeformer, RowsThatLeaveF32AreMarked) {
+  Head values = RandomHead(5, 200, 63);
+  std::fill(values.values.numbers.begin(), values.values.numbers.end(), 3e38F);
+  Head scores = RandomHead(5, 200, 66);
+  for (float& x : scores.queries.numbers) x *= 1e25F;
+  for (float& x : scores.keys.numbers) x *= 1e25F;
+  for (const Head& head : {values, scores}) {
+    const Attended run = Attend(head, {64, 100, 1});
+    for (const float x : run.outputs) EXPECT_EQ(x, 0);
+    for (const float x : run.log_normalizers) EXPECT_TRUE(std::isnan(x));
+  }
+}
+
 TEST(KdeKdeformer, NamesWhatItRefuses) {
   const Head head = RandomHead(5, 6, 54);
   const auto message = [&](const KdeformerConfig& config) {
