@@ -2,6 +2,9 @@
 #ifndef ATTND_TESTS_ENGINE_KDE_PAPER_HARNESS_H_
 #define ATTND_TESTS_ENGINE_KDE_PAPER_HARNESS_H_
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -100,6 +103,24 @@ inline oracle::Answers Softmax(const AttentionInputs& inputs) {
   context.values = inputs.values.data;
   return oracle::Softmax(
       context, {inputs.queries.data, oracle::AllVisible(inputs.queries.count, inputs.keys.count)});
+}
+
+// What the program has from the allocator. Counted in ordinary builds only.
+inline std::int64_t BytesInUse() {
+  const auto info = mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+}
+
+// Runs all steps and returns by how much the program's memory has grown meanwhile, at the most.
+template <typename Plan>
+std::int64_t PeakBytes(Plan& plan, Scratch& scratch, std::int64_t before) {
+  std::int64_t peak = BytesInUse();
+  bool done = false;
+  while (!done) {
+    done = plan.Step(scratch);
+    peak = std::max(peak, BytesInUse());
+  }
+  return peak - before;
 }
 
 // ||answers - truth||_F / ||truth||_F.
