@@ -28,7 +28,7 @@ namespace attnd::bench {
 namespace {
 
 // The targets that are tried, in units of the values' spread, loose to tight.
-constexpr double kTargets[] = {0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.065, 0.045, 0.03, 0.02};
+constexpr double kTargets[] = {0.13, 0.09, 0.065, 0.045, 0.03, 0.02, 0.014, 0.01, 0.007, 0.005};
 
 // What a row of the table of bars must keep to beside its operator norm.
 constexpr double kMostFrobenius = 0.04;
