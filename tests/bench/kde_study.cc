@@ -220,7 +220,8 @@ void Unbiasedness(const Head& head) {
 }
 
 // Relative errors of WExpKDE, nothing exact unless a bound is out of reach.
-void WeightedExpErrors(const Head& head, DensityMethod method, std::vector<double> epsilons) {
+void WeightedExpErrors(const Head& head, DensityMethod method,
+                       const std::vector<double>& epsilons) {
   constexpr std::int64_t kQueries = 48;
   const float root = std::sqrt(head.scale);
   std::vector<float> keys = head.keys;
