@@ -50,11 +50,11 @@ Exact Attend(const Head& head) {
   return {attender.outputs(), Median(seconds)};
 }
 
-Errors ErrorsOf(const Head& head, const std::vector<float>& answers,
-                const std::vector<float>& truth, double softmax_norm) {
+AttemptErrors ErrorsOf(const Head& head, const std::vector<float>& answers,
+                       const std::vector<float>& truth, double softmax_norm) {
   std::vector<float> off(truth.size());
   for (std::size_t i = 0; i < off.size(); ++i) off[i] = answers[i] - truth[i];
-  Errors errors;
+  AttemptErrors errors;
   const double op = OperatorNorm(off, head.dim);
   errors.op = op / OperatorNorm(truth, head.dim);
   errors.eq1 = op / (softmax_norm * OperatorNorm(head.values, head.dim));
@@ -87,7 +87,7 @@ Attempt Try(const Head& head, const std::vector<float>& truth, double softmax_no
     while (!(*made)->Step(scratch)) {
     }
     seconds.push_back(ThreadSeconds() - start);
-    const Errors e = ErrorsOf(head, outputs, truth, softmax_norm);
+    const AttemptErrors e = ErrorsOf(head, outputs, truth, softmax_norm);
     attempt.errors.op += e.op / seeds;
     attempt.errors.fro += e.fro / seeds;
     attempt.errors.row99 += e.row99 / seeds;

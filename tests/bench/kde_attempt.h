@@ -47,19 +47,19 @@ struct Exact {
 Exact Attend(const Head& head);
 
 // answers - truth in the units of the study.
-struct Errors {
+struct AttemptErrors {
   double op = 0;     // ||.||_op / ||truth||_op
   double fro = 0;    // ||.||_F / ||truth||_F
   double row99 = 0;  // 99th percentile of ||row|| / ||row of truth||
   double eq1 = 0;    // ||.||_op / (||D^-1 A||_op ||V||_op)
 };
 
-Errors ErrorsOf(const Head& head, const std::vector<float>& answers,
-                const std::vector<float>& truth, double softmax_norm);
+AttemptErrors ErrorsOf(const Head& head, const std::vector<float>& answers,
+                       const std::vector<float>& truth, double softmax_norm);
 
 // Means over seeds.
 struct Attempt {
-  Errors errors;
+  AttemptErrors errors;
   double seconds = 0;     // median
   std::int64_t keys = 0;  // evaluated per query, of the practical form
 };

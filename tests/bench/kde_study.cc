@@ -246,7 +246,7 @@ void PracticalForm(const Head& head) {
     sums[i % sums.size()] += static_cast<double>(head.values[i]) / static_cast<double>(head.count);
   }
   for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = static_cast<float>(sums[i % sums.size()]);
-  const Errors constant = ErrorsOf(head, mean, exact.outputs, 1);
+  const AttemptErrors constant = ErrorsOf(head, mean, exact.outputs, 1);
   std::printf("| the constant answer mean(V) | 0 | %.4f | %.4f | %.4f | | |\n", constant.op,
               constant.fro, constant.row99);
   for (const std::int64_t half : {128, 256, 512, 1024, 2048}) {
