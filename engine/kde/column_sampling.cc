@@ -70,13 +70,16 @@ absl::StatusOr<std::unique_ptr<ColumnSampling>> ColumnSampling::Create(
 
 std::int64_t ColumnSampling::Bytes(const AttentionSizes& sizes,
                                    const ColumnSamplingConfig& config) {
-  // Of a row in a density's stage: its scaled copy, the one with its height, its panel; codes of 16
-  // tables, a bucket's places, the sums of a query's groups, and a few numbers.
-  const std::int64_t row = 3 * 4 * (sizes.key_dim + 1) + 16 * 8 + 4 * 24 + 8 * 16 + 12 * 8;
+  // Of a row in a density's stage: its scaled copy, the one with its height, its panel, and:
+  constexpr std::int64_t kCodes = 128;   // hashes under 16 tables
+  constexpr std::int64_t kPlaces = 96;   // four places for buckets
+  constexpr std::int64_t kSums = 128;    // of a query's groups
+  constexpr std::int64_t kNumbers = 96;  // logarithms, heights, orders
+  const std::int64_t row = 12 * (sizes.key_dim + 1) + kCodes + kPlaces + kSums + kNumbers;
   const std::int64_t padded_value_dim = RoundUp(sizes.value_dim, kGemmColumnMultiple);
   const std::int64_t sampled = RoundUp(std::min(config.samples, sizes.keys), kPanelKeys);
   return (sizes.queries + sizes.keys) * row +
-         sampled * (4 * (sizes.key_dim + 1 + padded_value_dim) + 4 * 8) +
+         sampled * (4 * (sizes.key_dim + 1 + padded_value_dim) + 32) +
          4 * kTileQueries * (SoftmaxSums::RowFloats(padded_value_dim) + 6 * (sizes.key_dim + 1)) +
          (1 << 16);
 }

@@ -44,8 +44,8 @@ std::int64_t Kdeformer::Bytes(const AttentionSizes& sizes, const KdeformerConfig
   const std::int64_t packed = 4 * (sizes.key_dim + 1 + padded_value_dim);
   const std::int64_t sampled = RoundUp(std::min(config.samples, sizes.keys), kPanelKeys);
   // Beside a key's panel: ranks, orders, and at most a dozen shares while columns are drawn.
-  return RoundUp(sizes.keys, kPanelKeys) * (packed + 20 * 8) + sampled * (packed + 6 * 8) +
-         sizes.queries * 6 * 8 +
+  return RoundUp(sizes.keys, kPanelKeys) * (packed + 160) + sampled * (packed + 48) +
+         sizes.queries * 48 +
          4 * (kTileQueries * SoftmaxSums::RowFloats(padded_value_dim) +
               sizes.key_dim * AngularHash::kBits) +
          (1 << 16);

@@ -6,21 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/exact/exact_engine.h"
 #include "engine/kde/column_sampling.h"
 #include "engine/kde/density.h"
 #include "engine/kde/kdeformer.h"
 #include "engine/kde/weighted_exp_density.h"
-#include "tests/bench/bars.h"
-#include "tests/bench/layer_run.h"
+#include "tests/bench/kde_attempt.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/spectrum.h"
 #include "tests/data/real_data.h"
@@ -34,151 +30,9 @@ using engine::ColumnSamplingConfig;
 using engine::DenseRows;
 using engine::DensityMethod;
 using engine::Kdeformer;
-using engine::KdeformerConfig;
 using engine::Rows;
 
 std::size_t Size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-[[noreturn]] void Fail(const absl::Status& status) {
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::abort();
-}
-
-// One head that owns its rows.
-struct Head {
-  std::string name;
-  std::int64_t count = 0;
-  std::int64_t dim = 0;
-  float scale = 1;
-  std::vector<float> queries;
-  std::vector<float> keys;
-  std::vector<float> values;
-
-  AttentionInputs inputs() const {
-    return {DenseRows(queries.data(), count, dim), DenseRows(keys.data(), count, dim),
-            DenseRows(values.data(), count, dim), scale};
-  }
-};
-
-// The first `count` tokens of a head.
-Head HeadOf(const data::TensorSet& set, std::size_t layer, std::int64_t head, std::int64_t count,
-            const std::string& name) {
-  Head cut = {name, count, set.shape.key_dim, set.shape.scale, {}, {}, {}};
-  const auto take = [&](const std::vector<float>& from, std::int64_t heads, std::int64_t h,
-                        std::vector<float>& to) {
-    for (std::int64_t t = 0; t < count; ++t) {
-      const float* row = from.data() + (t * heads + h) * cut.dim;
-      to.insert(to.end(), row, row + cut.dim);
-    }
-  };
-  take(set.layers[layer].queries, set.shape.query_heads, head, cut.queries);
-  take(set.layers[layer].keys, set.shape.kv_heads, head / set.shape.group_size(), cut.keys);
-  take(set.layers[layer].values, set.shape.kv_heads, head / set.shape.group_size(), cut.values);
-  return cut;
-}
-
-// Softmax attention by the exact engine, and the processor time of its queries.
-struct Exact {
-  std::vector<float> outputs;
-  double seconds = 0;
-};
-
-Exact Attend(const Head& head) {
-  const engine::LayerShape shape = {1, 1, head.dim, head.dim, head.scale};
-  auto made = engine::MakeExactEngine(shape, {});
-  if (!made.ok()) Fail(made.status());
-  engine::Scratch scratch;
-  const auto state = Append(**made, head.keys, head.values, scratch);
-  Attender attender(**made);
-  std::vector<double> seconds;
-  for (int run = 0; run < 3; ++run) {
-    const double start = ThreadSeconds();
-    attender.Attend(*state, head.queries, scratch);
-    seconds.push_back(ThreadSeconds() - start);
-  }
-  return {attender.outputs(), Median(seconds)};
-}
-
-// answers - truth in the units of the study.
-struct Errors {
-  double op = 0;     // ||.||_op / ||truth||_op
-  double fro = 0;    // ||.||_F / ||truth||_F
-  double row99 = 0;  // 99th percentile of ||row|| / ||row of truth||
-  double eq1 = 0;    // ||.||_op / (||D^-1 A||_op ||V||_op)
-};
-
-Errors ErrorsOf(const Head& head, const std::vector<float>& answers,
-                const std::vector<float>& truth, double softmax_norm) {
-  std::vector<float> off(truth.size());
-  for (std::size_t i = 0; i < off.size(); ++i) off[i] = answers[i] - truth[i];
-  Errors errors;
-  const double op = OperatorNorm(off, head.dim);
-  errors.op = op / OperatorNorm(truth, head.dim);
-  errors.eq1 = op / (softmax_norm * OperatorNorm(head.values, head.dim));
-  errors.fro = FrobeniusNorm(off) / FrobeniusNorm(truth);
-  std::vector<double> rows;
-  for (std::int64_t i = 0; i < head.count; ++i) {
-    const float* a = off.data() + i * head.dim;
-    const float* b = truth.data() + i * head.dim;
-    rows.push_back(std::sqrt(engine::DotF64(a, a, head.dim) / engine::DotF64(b, b, head.dim)));
-  }
-  std::sort(rows.begin(), rows.end());
-  errors.row99 = rows[rows.size() * 99 / 100];
-  return errors;
-}
-
-// Means over seeds.
-struct Attempt {
-  Errors errors;
-  double seconds = 0;     // median
-  std::int64_t keys = 0;  // evaluated per query, of the practical form
-};
-
-template <typename Make>
-Attempt Try(const Head& head, const std::vector<float>& truth, double softmax_norm, int seeds,
-            const Make& make) {
-  Attempt attempt;
-  std::vector<float> outputs(truth.size());
-  std::vector<double> seconds;
-  engine::Scratch scratch;
-  for (int seed = 1; seed <= seeds; ++seed) {
-    const double start = ThreadSeconds();
-    auto made = make(static_cast<std::uint64_t>(seed),
-                     engine::AttentionOutputs{{outputs.data(), head.dim}, nullptr});
-    if (!made.ok()) Fail(made.status());
-    while (!(*made)->Step(scratch)) {
-    }
-    seconds.push_back(ThreadSeconds() - start);
-    const Errors e = ErrorsOf(head, outputs, truth, softmax_norm);
-    attempt.errors.op += e.op / seeds;
-    attempt.errors.fro += e.fro / seeds;
-    attempt.errors.row99 += e.row99 / seeds;
-    attempt.errors.eq1 += e.eq1 / seeds;
-    if constexpr (requires { (*made)->evaluations(); }) {
-      attempt.keys = (*made)->evaluations() / head.count;
-    }
-  }
-  attempt.seconds = Median(seconds);
-  return attempt;
-}
-
-Attempt TryColumns(const Head& head, const std::vector<float>& truth, double softmax_norm,
-                   ColumnSamplingConfig config, int seeds) {
-  return Try(head, truth, softmax_norm, seeds,
-             [&](std::uint64_t seed, const engine::AttentionOutputs& outputs) {
-               config.seed = seed;
-               return ColumnSampling::Create(head.inputs(), config, outputs);
-             });
-}
-
-Attempt TryPractical(const Head& head, const std::vector<float>& truth, double softmax_norm,
-                     KdeformerConfig config, int seeds) {
-  return Try(head, truth, softmax_norm, seeds,
-             [&](std::uint64_t seed, const engine::AttentionOutputs& outputs) {
-               config.seed = seed;
-               return Kdeformer::Create(head.inputs(), config, outputs);
-             });
-}
 
 // Estimates of a fixed size over independent seeds against the density itself: how many standard
 // errors the mean of each query is off, at most.
@@ -220,7 +74,8 @@ void Unbiasedness(const Head& head) {
 }
 
 // Relative errors of WExpKDE, nothing exact unless a bound is out of reach.
-void WeightedExpErrors(const Head& head, DensityMethod method, std::vector<double> epsilons) {
+void WeightedExpErrors(const Head& head, DensityMethod method,
+                       const std::vector<double>& epsilons) {
   constexpr std::int64_t kQueries = 48;
   const float root = std::sqrt(head.scale);
   std::vector<float> keys = head.keys;
@@ -391,7 +246,7 @@ void PracticalForm(const Head& head) {
     sums[i % sums.size()] += static_cast<double>(head.values[i]) / static_cast<double>(head.count);
   }
   for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = static_cast<float>(sums[i % sums.size()]);
-  const Errors constant = ErrorsOf(head, mean, exact.outputs, 1);
+  const AttemptErrors constant = ErrorsOf(head, mean, exact.outputs, 1);
   std::printf("| the constant answer mean(V) | 0 | %.4f | %.4f | %.4f | | |\n", constant.op,
               constant.fro, constant.row99);
   for (const std::int64_t half : {128, 256, 512, 1024, 2048}) {
