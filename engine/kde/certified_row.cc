@@ -299,7 +299,10 @@ void CertifiedRow::SampleGathered(std::int64_t first) {
     ratios[Index(s)] = ratio;
     sum_x_ += static_cast<double>(ratio);
     float* row = rows + s * columns;
-    DecodeValue(Controls(key / kBlockTokens), key % kBlockTokens, columns, row);
+    const std::int64_t b = key / kBlockTokens;
+    const ValueCodes controls = Controls(b);
+    WeightedCodes(controls, scores_.data() + b * kBlockTokens)
+        .Control(key % kBlockTokens, columns, row);
     const float* value = block.values + s * columns;
     for (std::int64_t c = 0; c < columns; ++c) row[c] = ratio * value[c] - row[c];
   }
@@ -337,7 +340,7 @@ bool CertifiedRow::AddControls() {
     const float weight = block_weights_[Index(next_)];
     if (weight == 0) continue;
     const ValueCodes controls = Controls(next_);
-    AddWeightedCodes(controls, scores_.data() + next_ * kBlockTokens, columns, residual_.data());
+    WeightedCodes(controls, scores_.data() + next_ * kBlockTokens).AddTo(columns, residual_.data());
     if (controls.centre == nullptr) continue;
     for (std::int64_t c = 0; c < columns; ++c) residual_.data()[c] += weight * controls.centre[c];
   }

@@ -48,9 +48,9 @@ struct ErrorMoments {
   double residual_high = 0.0;  // for certain
   double range = 0.0;          // c, of the partition where it is largest
   std::int64_t pairs = 0;
-  double ratio_square = 0.0;        // sum b^2 (S / m)^2
-  double value_square = 0.0;        // sum ||a||^2 (S / m)^2
-  std::vector<double> value_ratio;  // [d_v], sum a b (S / m)^2; empty: zeros
+  double ratio_square = 0.0;             // sum b^2 (S / m)^2
+  double value_square = 0.0;             // sum ||a||^2 (S / m)^2
+  std::vector<double> value_ratio = {};  // [d_v], sum a b (S / m)^2; empty: zeros
   // sum z (S / m)^2 and sum z^2 (S / m)^4, with a vector near o in place of o.
   double pair_square = 0.0;
   double pair_quartic = 0.0;

@@ -14,12 +14,12 @@ namespace {
 
 struct Key {
   std::int64_t key = 0;
-  double score = 0.0;         // true
-  float scanned = 0.0F;       // s^
-  double eta = 0.0;           // bound of their difference
-  float weight = 0.0F;        // w^
-  std::vector<double> value;  // [d_v]
-  std::vector<double> control;
+  double score = 0.0;              // true
+  float scanned = 0.0F;            // s^
+  double eta = 0.0;                // bound of their difference
+  float weight = 0.0F;             // w^
+  std::vector<double> value = {};  // [d_v]
+  std::vector<double> control = {};
 };
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -117,10 +117,12 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
   std::sort(answer.exact_keys.begin(), answer.exact_keys.end());
   double total = 0;
   std::vector<double> block_weights(blocks.size(), 0.0);
+  std::vector<float> weights(blocks.size() * kBlockTokens, 0.0F);
   for (const Key& key : scanned) {
     const auto weight = static_cast<double>(key.weight);
     total += weight;
     block_weights[Index(key.key / kBlockTokens)] += weight;
+    weights[Index(key.key)] = key.weight;
     max_eta = std::max(max_eta, key.eta);
     moments.residual_low += weight * std::exp(-key.eta);
     moments.residual_high += weight * std::exp(key.eta);
@@ -131,7 +133,10 @@ RefCertifiedAnswer RefCertifiedRow(const CertifiedRowShape& shape, const Certifi
     const double least = kLeastShare * total / static_cast<double>(blocks.size());
     if (block_weights[block] < least) controls.codes = nullptr;
     std::vector<float> control(Index(shape.padded_value_dim));
-    DecodeValue(controls, key.key % kBlockTokens, shape.padded_value_dim, control.data());
+    if (key.weight > 0) {
+      WeightedCodes(controls, weights.data() + block * kBlockTokens)
+          .Control(key.key % kBlockTokens, shape.padded_value_dim, control.data());
+    }
     key.control.assign(control.begin(), control.begin() + shape.value_dim);
     for (std::size_t c = 0; c < columns; ++c) {
       sum[c] += static_cast<double>(key.weight) * key.control[c];

@@ -130,34 +130,34 @@ TEST(KdeCertifiedCodesTest, MaskedRowsDoNotCount) {
   EXPECT_EQ(a.blocks[0].codes.max_norm, b.blocks[0].codes.max_norm);
 }
 
-TEST(KdeCertifiedCodesTest, ValuesAreHeldToHalfAStep) {
+// Within half a step of the values, and as much again for the rounding of weights.
+TEST(KdeCertifiedCodesTest, ControlsAreNearTheValuesAndTheirSumIsKnown) {
   const Tokens tokens = RandomTokens(100, 4, 33, 8);
   const CodedContext context(tokens);
-  std::vector<float> decoded(Size(context.shape.padded_value_dim));
-  for (std::size_t b = 0; b < context.blocks.size(); ++b) {
-    const CertifiedBlock& block = context.blocks[b];
-    std::vector<float> weights(kBlockTokens, 0.0F);
+  const std::int64_t columns = context.shape.padded_value_dim;
+  std::vector<float> control(Size(columns));
+  for (const CertifiedBlock& block : context.blocks) {
+    std::vector<float> weights = RandomValues(kBlockTokens, 9);
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
-      if ((block.block.valid >> j & 1U) == 0) continue;
-      DecodeValue(block.controls, j, context.shape.padded_value_dim, decoded.data());
-      for (std::int64_t c = 0; c < 33; ++c) {
-        EXPECT_NEAR(decoded[Size(c)], block.block.values[j * context.shape.padded_value_dim + c],
-                    0.501F * block.controls.steps[j]);
-      }
-      weights[Size(j)] = 1.0F;
+      const bool valid = (block.block.valid >> j & 1U) != 0;
+      weights[Size(j)] = valid ? std::exp(weights[Size(j)]) : 0.0F;
     }
-    // What a row adds at once is the sum of what is decoded one by one.
-    std::vector<float> sum(decoded.size(), 0.0F);
-    AddWeightedCodes(block.controls, weights.data(), context.shape.padded_value_dim, sum.data());
-    std::vector<double> expected(decoded.size(), 0.0);
+    const WeightedCodes weighted(block.controls, weights.data());
+    std::vector<float> sum(control.size(), 0.0F);
+    weighted.AddTo(columns, sum.data());
+    std::vector<double> expected(control.size(), 0.0);
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
       if (weights[Size(j)] == 0.0F) continue;
-      DecodeValue(block.controls, j, context.shape.padded_value_dim, decoded.data());
-      for (std::size_t c = 0; c < decoded.size(); ++c) {
-        expected[c] += static_cast<double>(decoded[c] - block.controls.centre[c]);
+      weighted.Control(j, columns, control.data());
+      for (std::size_t c = 0; c < control.size(); ++c) {
+        expected[c] += static_cast<double>(weights[Size(j)]) *
+                       static_cast<double>(control[c] - block.controls.centre[c]);
+        if (c >= 33) continue;
+        EXPECT_NEAR(control[c], block.block.values[j * columns + static_cast<std::int64_t>(c)],
+                    1.0F * block.controls.steps[j]);
       }
     }
-    for (std::size_t c = 0; c < decoded.size(); ++c) EXPECT_NEAR(sum[c], expected[c], 1e-4);
+    for (std::size_t c = 0; c < control.size(); ++c) EXPECT_NEAR(sum[c], expected[c], 1e-4);
   }
 }
 
