@@ -61,7 +61,8 @@ TEST(KdeCertifiedRowTest, AgreesWithTheReference) {
 
 TEST(KdeCertifiedRowTest, AgreesWithTheReferenceWhereBlocksAreExact) {
   Tokens tokens = RandomTokens(640, 16, 5, 2);
-  for (std::int64_t i = 0; i < 16; ++i) tokens.keys[Size(70 * 16 + i)] *= 300;  // coarse codes
+  for (std::int64_t i = 0; i < 16; ++i)
+    tokens.keys[Size(std::int64_t{70} * 16 + i)] *= 300;  // coarse codes
   CodedContext context(tokens);
   context.blocks[4].codes = {};
   const std::vector<float> query = RandomValues(16, 3, 0.5F);
@@ -137,7 +138,7 @@ TEST(KdeCertifiedRowTest, BitsAreThoseOfEveryInstructionSet) {
 }
 
 TEST(KdeCertifiedRowTest, QuantaAreBounded) {
-  const Tokens tokens = RandomTokens(64 * 3000, 16, 16, 13);
+  const Tokens tokens = RandomTokens(std::int64_t{64} * 3000, 16, 16, 13);
   const CodedContext context(tokens);
   const std::vector<float> query = RandomValues(16, 14, 0.4F);
   CertifiedRow row;
@@ -174,7 +175,7 @@ TEST(KdeCertifiedAblationTest, EveryStageLowersTheError) {
       tokens.values[Size(i * 32 + c)] += 2 * tokens.keys[Size(i * 32 + c)];
     }
   }
-  const std::vector<float> queries = RandomValues(40 * 32, 22, 0.7F);
+  const std::vector<float> queries = RandomValues(std::int64_t{40} * 32, 22, 0.7F);
   const auto error = [&](Controls controls, std::int64_t heavy, std::int64_t pairs) {
     return RootMeanSquareError(
         CodedContext(tokens, controls), tokens,
@@ -192,7 +193,7 @@ TEST(KdeCertifiedAblationTest, EveryStageLowersTheError) {
 
 TEST(KdeCertifiedAblationTest, CodesCarryTheWeights) {
   Tokens tokens = RandomTokens(2048, 32, 8, 30);
-  const std::vector<float> queries = RandomValues(20 * 32, 31, 0.5F);
+  const std::vector<float> queries = RandomValues(std::int64_t{20} * 32, 31, 0.5F);
   const CodedContext context(tokens);
   CodedContext spoilt(tokens);
   // Steps of zero: every key of a block has the score of its centre.
