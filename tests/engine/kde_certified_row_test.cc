@@ -151,6 +151,46 @@ TEST(KdeCertifiedRowTest, QuantaAreBounded) {
   EXPECT_TRUE(row.Run()) << "a row that is done stays so";
 }
 
+// Two partitions of a context, each with its own sample, merged by their weights.
+TEST(KdeCertifiedRowTest, PartitionsMergeToAnAnswerWithAnHonestBar) {
+  const Tokens tokens = RandomTokens(2048, 32, 24, 15, 0.8F);
+  const std::vector<float> queries = RandomValues(std::int64_t{60} * 32, 16, 0.5F);
+  const oracle::Answers truth = Truth(tokens, queries);
+  CodedContext left(tokens);
+  CodedContext right(tokens);
+  left.blocks.resize(8);
+  right.blocks.erase(right.blocks.begin(), right.blocks.begin() + 8);
+  int covered = 0;
+  int inside = 0;
+  double square = 0;
+  double whole_square = 0;
+  for (std::int64_t q = 0; q < 60; ++q) {
+    const float* query = queries.data() + q * 32;
+    const Answer a = Attend(left, kOptions, query, 2 * Size(q));
+    const Answer b = Attend(right, kOptions, query, 2 * Size(q) + 1);
+    ErrorMoments moments = a.estimates.moments;
+    MergeMoments(b.estimates.moments, moments);
+    const double share = std::exp(a.estimates.log_normalizer - moments.reference) / moments.total();
+    Answer merged = a;
+    for (std::size_t c = 0; c < merged.output.size(); ++c) {
+      merged.output[c] = static_cast<float>(share * static_cast<double>(a.output[c]) +
+                                            (1 - share) * static_cast<double>(b.output[c]));
+    }
+    const double error = ErrorOfRow(merged, truth, q);
+    if (error <= ErrorBar(moments, merged.output.data(), 24)) ++covered;
+    square += error * error;
+    const double standard_error = StandardError(moments, merged.output.data(), 24);
+    whole_square += standard_error * standard_error;
+    const LogInterval interval = LogNormalizerInterval(moments);
+    const double log_truth = truth.log_normalizers[Size(q)];
+    if (log_truth >= interval.low && log_truth <= interval.high) ++inside;
+    EXPECT_LT(interval.high - interval.low, 0.2);
+  }
+  EXPECT_GE(covered, 57);
+  EXPECT_GE(inside, 57);
+  EXPECT_NEAR(std::sqrt(square / whole_square), 1.0, 0.15);
+}
+
 // Each stage, left out or spoilt, must show.
 
 double RootMeanSquareError(const CodedContext& context, const Tokens& tokens,
