@@ -60,6 +60,10 @@ struct ErrorMoments {
   double degrees_of_freedom() const;
   // Takes out exp(to) instead.
   void ScaleTo(double to);
+  // Adds a pair of draws with ratios x and y and vectors x v - c [value_dim]. unit: S / m; near:
+  // [value_dim], in place of o. value_ratio has its size.
+  void AddPair(double unit, double x, double y, const float* x_vector, const float* y_vector,
+               const float* near, std::int64_t value_dim);
 };
 
 // into = both together. Their references may differ.
