@@ -47,10 +47,11 @@ struct CertifiedBlock {
 };
 
 // Measured with the defaults on Zen 4, d = d_v = 100, one query against the exact one-query path on
-// word vectors (queries that are not keys; 131,072 is four times the same 32,768):
+// word vectors (queries that are not keys; 131,072 is four times the same 32,768), on a busy
+// machine:
 //   keys      exact     controls in 8 bits            means as controls
-//   32,768    1.04 ms   0.51 ms, error 0.0007 (95 %)  0.34 ms, error 0.09
-//   131,072   4.2 ms    1.58 ms, error 0.0008         0.88 ms, error 0.09
+//   32,768    1.05 ms   0.52 ms, error 0.0007 (95 %)  0.37 ms, error 0.09
+//   131,072   4.1 ms    1.6 ms,  error 0.0007         1.0 ms,  error 0.09
 // in units of the values' spread; bars are 1.8 times these errors. Four times the pairs halve both.
 struct CertifiedOptions {
   std::int64_t heavy_keys = 32;        // evaluated exactly, beyond exact blocks
