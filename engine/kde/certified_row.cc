@@ -21,7 +21,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // What f32 sums of 64 weights may be off, relatively.
 constexpr double kSumRounding = 0x1p-20;
 constexpr std::int64_t kExactBytesPerQuantum = 4 << 20;
-constexpr std::int64_t kGathersPerQuantum = 4;
+constexpr std::int64_t kGatheredLinesPerQuantum = 1 << 16;  // a cache line for every component
 constexpr std::int64_t kWeighBlocksPerQuantum = 2048;
 constexpr std::int64_t kControlBytesPerQuantum = 8 << 20;
 
@@ -160,10 +160,14 @@ void CertifiedRow::AttendExactly(const BlockView<float>& block) {
   answer_.keys_evaluated += std::popcount(block.valid);
 }
 
+std::int64_t CertifiedRow::GathersPerQuantum() const {
+  return std::max(kGatheredLinesPerQuantum / (kBlockTokens * shape_.key_dim), std::int64_t{1});
+}
+
 bool CertifiedRow::AttendKeys(std::span<const HeavyKey> keys) {
   const auto count = static_cast<std::int64_t>(keys.size());
   for (std::int64_t gathers = 0; next_ < count; ++gathers) {
-    if (gathers == kGathersPerQuantum) return false;
+    if (gathers == GathersPerQuantum()) return false;
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
       const std::int64_t key = keys[Index(next_)].key;
@@ -263,7 +267,7 @@ void CertifiedRow::Draw() {
 bool CertifiedRow::AttendSample() {
   const auto count = static_cast<std::int64_t>(draws_.size());
   for (std::int64_t gathers = 0; next_ < count; ++gathers) {
-    if (gathers == kGathersPerQuantum) return false;
+    if (gathers == GathersPerQuantum()) return false;
     const std::int64_t first = next_;
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
@@ -299,7 +303,10 @@ void CertifiedRow::SampleGathered(std::int64_t first) {
     ratios[Index(s)] = ratio;
     sum_x_ += static_cast<double>(ratio);
     float* row = rows + s * columns;
-    DecodeValue(Controls(key / kBlockTokens), key % kBlockTokens, columns, row);
+    const std::int64_t b = key / kBlockTokens;
+    const ValueCodes controls = Controls(b);
+    WeightedCodes(controls, scores_.data() + b * kBlockTokens)
+        .Control(key % kBlockTokens, columns, row);
     const float* value = block.values + s * columns;
     for (std::int64_t c = 0; c < columns; ++c) row[c] = ratio * value[c] - row[c];
   }
@@ -307,24 +314,11 @@ void CertifiedRow::SampleGathered(std::int64_t first) {
   alignas(64) std::array<float, kBlockTokens> weights = {};
   std::fill_n(weights.begin(), gathered_.count(), static_cast<float>(unit));
   WeightedSumOneQuery(weights.data(), rows, columns, residual_.data(), nullptr);
-  ErrorMoments& moments = answer_.moments;
-  const double factor = unit * unit;
   for (std::int64_t s = 0; s < gathered_.count(); s += 2) {
-    const auto b = static_cast<double>(ratios[Index(s)] - ratios[Index(s + 1)]);
     const float* row = rows + s * columns;
-    double square = 0;
-    double centred = 0;
-    for (std::int64_t c = 0; c < shape_.value_dim; ++c) {
-      const auto a = static_cast<double>(row[c] - row[columns + c]);
-      const double rest = a - b * static_cast<double>(centre_[Index(c)]);
-      square += a * a;
-      centred += rest * rest;
-      moments.value_ratio[Index(c)] += a * b * factor;
-    }
-    moments.value_square += square * factor;
-    moments.ratio_square += b * b * factor;
-    moments.pair_square += centred * factor;
-    moments.pair_quartic += centred * centred * factor * factor;
+    answer_.moments.AddPair(unit, static_cast<double>(ratios[Index(s)]),
+                            static_cast<double>(ratios[Index(s + 1)]), row, row + columns,
+                            centre_.data(), shape_.value_dim);
   }
 }
 
@@ -337,7 +331,7 @@ bool CertifiedRow::AddControls() {
     const float weight = block_weights_[Index(next_)];
     if (weight == 0) continue;
     const ValueCodes controls = Controls(next_);
-    AddWeightedCodes(controls, scores_.data() + next_ * kBlockTokens, columns, residual_.data());
+    WeightedCodes(controls, scores_.data() + next_ * kBlockTokens).AddTo(columns, residual_.data());
     if (controls.centre == nullptr) continue;
     for (std::int64_t c = 0; c < columns; ++c) residual_.data()[c] += weight * controls.centre[c];
   }

@@ -10,15 +10,15 @@
 //      were a draw's worth of the values' variance, are evaluated exactly as well: a sample would
 //      draw them anyway, or miss a rare large value and not know it. Then the sums that the
 //      sample and the certain bounds rest on.
-//   4. Pairs of draws in proportion to w^ (residual_sample.h), evaluated exactly; a leaf's mean
-//      value serves as control, so that only the spread within leaves is left to the sample.
-//      Without pairs the residual is sum w^ and sum w^ times the mean values: a summary, whose
-//      error nothing tells.
+//   4. Pairs of draws in proportion to w^ (residual_sample.h), evaluated exactly. Controls, the
+//      leaf's mean value or with it the values in 8 bits (value_codes.h), leave to the sample only
+//      what values differ from them. Without pairs the residual is sum w^ and sum w^ times the
+//      controls: a summary, whose error nothing tells.
 //   5. The answer and its error (error_bar.h).
 //
 // A row's bits are a function of blocks, options, seed and query row, on every instruction set: all
 // loops keep their order (engine/simd), and f64 is plain C++. Work comes in quanta of well under a
-// millisecond. Keeps its memory, 4 bytes per key and 24 per block of the longest row so far. One
+// millisecond. Keeps its memory, 4 bytes per key and 20 per block of the longest row so far. One
 // thread at a time. Cannot fail; may throw std::bad_alloc in Reset().
 #ifndef ATTND_ENGINE_KDE_CERTIFIED_ROW_H_
 #define ATTND_ENGINE_KDE_CERTIFIED_ROW_H_
@@ -43,14 +43,15 @@ namespace attnd::engine {
 struct CertifiedBlock {
   BlockView<float> block;
   KeyCodes codes;       // null codes: evaluated exactly
-  ValueCodes controls;  // null codes: the centre is the control of all
+  ValueCodes controls;  // null codes: the centre is the control of all rows
 };
 
 // Measured with the defaults on Zen 4, d = d_v = 100, one query against the exact one-query path on
-// word vectors (queries that are not keys; 131,072 is four times the same 32,768):
+// word vectors (queries that are not keys; 131,072 is four times the same 32,768), on a busy
+// machine:
 //   keys      exact     controls in 8 bits            means as controls
-//   32,768    1.04 ms   0.51 ms, error 0.0007 (95 %)  0.34 ms, error 0.09
-//   131,072   4.2 ms    1.58 ms, error 0.0008         0.88 ms, error 0.09
+//   32,768    1.05 ms   0.52 ms, error 0.0007 (95 %)  0.37 ms, error 0.09
+//   131,072   4.1 ms    1.6 ms,  error 0.0007         1.0 ms,  error 0.09
 // in units of the values' spread; bars are 1.8 times these errors. Four times the pairs halve both.
 struct CertifiedOptions {
   std::int64_t heavy_keys = 32;        // evaluated exactly, beyond exact blocks
@@ -123,6 +124,7 @@ class CertifiedRow {
 
   // Adds a block to what was evaluated exactly.
   void AttendExactly(const BlockView<float>& block);
+  std::int64_t GathersPerQuantum() const;
   void SampleGathered(std::int64_t first);
   ValueCodes Controls(std::int64_t block) const;
   // How large a block's values are, up to a factor that all share.

@@ -26,6 +26,25 @@ void ErrorMoments::ScaleTo(double to) {
   pair_quartic *= f * f * f * f;
 }
 
+void ErrorMoments::AddPair(double unit, double x, double y, const float* x_vector,
+                           const float* y_vector, const float* near, std::int64_t value_dim) {
+  const double factor = unit * unit;
+  const double b = x - y;
+  double square = 0;
+  double rest_square = 0;
+  for (std::int64_t c = 0; c < value_dim; ++c) {
+    const auto a = static_cast<double>(x_vector[c] - y_vector[c]);
+    const double rest = a - b * static_cast<double>(near[c]);
+    square += a * a;
+    rest_square += rest * rest;
+    value_ratio[static_cast<std::size_t>(c)] += a * b * factor;
+  }
+  ratio_square += b * b * factor;
+  value_square += square * factor;
+  pair_square += rest_square * factor;
+  pair_quartic += rest_square * rest_square * factor * factor;
+}
+
 void MergeMoments(const ErrorMoments& from, ErrorMoments& into) {
   if (from.total() == 0 && from.residual_high == 0) return;
   if (into.total() == 0 && into.residual_high == 0) {

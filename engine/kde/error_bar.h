@@ -48,9 +48,9 @@ struct ErrorMoments {
   double residual_high = 0.0;  // for certain
   double range = 0.0;          // c, of the partition where it is largest
   std::int64_t pairs = 0;
-  double ratio_square = 0.0;        // sum b^2 (S / m)^2
-  double value_square = 0.0;        // sum ||a||^2 (S / m)^2
-  std::vector<double> value_ratio;  // [d_v], sum a b (S / m)^2; empty: zeros
+  double ratio_square = 0.0;             // sum b^2 (S / m)^2
+  double value_square = 0.0;             // sum ||a||^2 (S / m)^2
+  std::vector<double> value_ratio = {};  // [d_v], sum a b (S / m)^2; empty: zeros
   // sum z (S / m)^2 and sum z^2 (S / m)^4, with a vector near o in place of o.
   double pair_square = 0.0;
   double pair_quartic = 0.0;
@@ -60,6 +60,10 @@ struct ErrorMoments {
   double degrees_of_freedom() const;
   // Takes out exp(to) instead.
   void ScaleTo(double to);
+  // Adds a pair of draws with ratios x and y and vectors x v - c [value_dim]. unit: S / m; near:
+  // [value_dim], in place of o. value_ratio has its size.
+  void AddPair(double unit, double x, double y, const float* x_vector, const float* y_vector,
+               const float* near, std::int64_t value_dim);
 };
 
 // into = both together. Their references may differ.

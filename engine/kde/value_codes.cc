@@ -1,7 +1,6 @@
 #include "engine/kde/value_codes.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -22,7 +21,8 @@ void CodedValues::Encode(std::int64_t index, const BlockView<float>& block, cons
   centres_[static_cast<std::size_t>(index)] = centre;
   for (std::int64_t j = 0; j < kBlockTokens; ++j) {
     const float* value = block.values + j * padded_value_dim_;
-    std::int8_t* codes = codes_.data() + (index * kBlockTokens + j) * padded_value_dim_;
+    std::int8_t* codes =
+        codes_.data() + (index * kBlockTokens + j / 2 * 2) * padded_value_dim_ + j % 2;
     const bool valid = (block.valid >> j & 1U) != 0;
     float range = 0;
     for (std::int64_t c = 0; valid && c < padded_value_dim_; ++c) {
@@ -33,7 +33,7 @@ void CodedValues::Encode(std::int64_t index, const BlockView<float>& block, cons
     const float inverse = step > 0 ? 1 / step : 0.0F;
     for (std::int64_t c = 0; c < padded_value_dim_; ++c) {
       const float rest = valid ? value[c] - (centre == nullptr ? 0.0F : centre[c]) : 0.0F;
-      codes[c] =
+      codes[2 * c] =
           step > 0 ? static_cast<std::int8_t>(ToCode(rest * inverse, kMaxKeyCode)) : std::int8_t{0};
     }
   }
@@ -55,22 +55,25 @@ std::int64_t CodedValues::BlockBytes(std::int64_t padded_value_dim) {
          static_cast<std::int64_t>(sizeof(const float*));
 }
 
-void AddWeightedCodes(const ValueCodes& block, const float* weights, std::int64_t padded_value_dim,
-                      float* sum) {
-  if (block.codes == nullptr) return;
-  alignas(64) std::array<float, kBlockTokens> steps;
-  for (std::size_t j = 0; j < steps.size(); ++j) steps[j] = weights[j] * block.steps[j];
-  WeightedSumCodes(steps.data(), block.codes, padded_value_dim, sum);
+WeightedCodes::WeightedCodes(const ValueCodes& block, const float* weights)
+    : block_(block), weights_(weights) {
+  if (block.codes != nullptr) step_ = CodeWeights(weights, block.steps, whole_.data());
 }
 
-void DecodeValue(const ValueCodes& block, std::int64_t row, std::int64_t padded_value_dim,
-                 float* out) {
+void WeightedCodes::AddTo(std::int64_t padded_value_dim, float* sum) const {
+  if (block_.codes == nullptr) return;
+  SumCodes(whole_.data(), step_, block_.codes, padded_value_dim, sum);
+}
+
+void WeightedCodes::Control(std::int64_t row, std::int64_t padded_value_dim, float* out) const {
+  const float whole = whole_[static_cast<std::size_t>(row)];
+  const float factor = step_ * whole / weights_[row];
+  const std::int8_t* codes =
+      block_.codes == nullptr ? nullptr : block_.codes + row / 2 * 2 * padded_value_dim + row % 2;
   for (std::int64_t c = 0; c < padded_value_dim; ++c) {
-    float value = block.centre == nullptr ? 0.0F : block.centre[c];
-    if (block.codes != nullptr) {
-      value += block.steps[row] * static_cast<float>(block.codes[row * padded_value_dim + c]);
-    }
-    out[c] = value;
+    float control = block_.centre == nullptr ? 0.0F : block_.centre[c];
+    if (codes != nullptr) control += factor * static_cast<float>(codes[2 * c]);
+    out[c] = control;
   }
 }
 

@@ -12,17 +12,19 @@
 #ifndef ATTND_ENGINE_KDE_VALUE_CODES_H_
 #define ATTND_ENGINE_KDE_VALUE_CODES_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "engine/aligned_buffer.h"
+#include "engine/block.h"
 #include "engine/exact/key_value_state.h"
 
 namespace attnd::engine {
 
 // The codes of one block. Borrowed.
 struct ValueCodes {
-  const std::int8_t* codes = nullptr;  // [64][padded d_v]; null: zeros
+  const std::int8_t* codes = nullptr;  // [32][padded d_v][2], rows in pairs; null: zeros
   const float* steps = nullptr;        // [64]; may be there without codes
   const float* centre = nullptr;       // [padded d_v], or null: zero
 };
@@ -44,18 +46,31 @@ class CodedValues {
 
  private:
   std::int64_t padded_value_dim_;
-  AlignedBuffer<std::int8_t> codes_;   // [blocks][64][padded d_v]
+  AlignedBuffer<std::int8_t> codes_;   // [blocks][32][padded d_v][2]
   AlignedBuffer<float> steps_;         // [blocks][64]
   std::vector<const float*> centres_;  // [blocks]
 };
 
-// sum [padded d_v] += the sum of weights[j] v^_j, less that of the centres.
-void AddWeightedCodes(const ValueCodes& block, const float* weights, std::int64_t padded_value_dim,
-                      float* sum);
+// What 64 weights w^ make of a block's codes. Weights times steps are rounded to 16 bits of the
+// largest of them, so that their products with codes are whole numbers; a row's control is then not
+// v^ but what these numbers say, c + (step * whole / w^) z, and the controls' sum stays known.
+class WeightedCodes {
+ public:
+  // weights [64], at least 0.
+  WeightedCodes(const ValueCodes& block, const float* weights);
 
-// out [padded d_v] = v^ of row `row`, centre included.
-void DecodeValue(const ValueCodes& block, std::int64_t row, std::int64_t padded_value_dim,
-                 float* out);
+  // sum [padded d_v] += the sum of w^ times control, less that of w^ times centre.
+  void AddTo(std::int64_t padded_value_dim, float* sum) const;
+
+  // out [padded d_v] = the control of row `row`, whose weight is above 0.
+  void Control(std::int64_t row, std::int64_t padded_value_dim, float* out) const;
+
+ private:
+  const ValueCodes& block_;
+  const float* weights_;
+  float step_ = 0.0F;
+  alignas(64) std::array<std::int16_t, kBlockTokens> whole_ = {};
+};
 
 }  // namespace attnd::engine
 

@@ -75,35 +75,62 @@ void ScanCodesImpl(const std::int16_t* query, std::int64_t pairs, const std::int
   }
 }
 
+float CodeWeightsImpl(const float* weights, const float* steps, std::int16_t* whole) {
+  const F32 d;
+  const hn::Rebind<std::int16_t, F32> d16;
+  VF32 products[kVectors];
+  VF32 max = hn::Zero(d);
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    products[v] = hn::Mul(hn::LoadU(d, weights + v * kLanes), hn::LoadU(d, steps + v * kLanes));
+    max = hn::Max(max, products[v]);
+  }
+  constexpr float kMost = 32767.0F;
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, max));
+  const float step = largest / kMost;
+  const VF32 inverse = hn::Set(d, step > 0 ? 1 / step : 0.0F);
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    const VF32 number = hn::Min(hn::Mul(products[v], inverse), hn::Set(d, kMost));
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(number)), d16, whole + v * kLanes);
+  }
+  return step;
+}
+
 // `kColumns` columns of which the sums stay in registers: 4 vectors of AVX-512, 8 of AVX2.
 template <std::size_t kColumns>
-HWY_INLINE void SumColumns(const float* weights, const std::int8_t* codes, std::int64_t columns,
-                           float* acc) {
+HWY_INLINE void SumColumns(const std::int16_t* whole, float step, const std::int8_t* codes,
+                           std::int64_t columns, float* acc) {
   const hn::CappedTag<float, kColumns> d;
   const hn::RebindToSigned<decltype(d)> d32;
-  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  const hn::Repartition<std::int16_t, decltype(d)> d16;
+  const hn::Rebind<std::int8_t, decltype(d16)> d8;
   constexpr std::size_t kWidth = hn::MaxLanes(d);
   constexpr std::size_t kCount = kColumns / kWidth;
-  hn::Vec<decltype(d)> sums[kCount];
-  for (auto& sum : sums) sum = hn::Zero(d);
-  for (std::int64_t j = 0; j < kBlockTokens; ++j) {
-    const auto weight = hn::Set(d, weights[j]);
+  hn::Vec<decltype(d32)> sums[kCount];
+  for (auto& sum : sums) sum = hn::Zero(d32);
+  hn::Vec<decltype(d32)> unused = hn::Zero(d32);
+  for (std::int64_t p = 0; p < kBlockTokens / 2; ++p) {
+    std::int32_t pair = 0;
+    std::memcpy(&pair, whole + 2 * p, sizeof pair);
+    const auto both = hn::BitCast(d16, hn::Set(d32, pair));
+    const std::int8_t* row = codes + 2 * p * columns;
     for (std::size_t v = 0; v < kCount; ++v) {
-      const auto code = hn::LoadU(d8, codes + j * columns + static_cast<std::int64_t>(v * kWidth));
-      sums[v] = hn::MulAdd(weight, hn::ConvertTo(d, hn::PromoteTo(d32, code)), sums[v]);
+      const auto values = hn::PromoteTo(d16, hn::LoadU(d8, row + 2 * v * kWidth));
+      sums[v] = hn::ReorderWidenMulAccumulate(d32, both, values, sums[v], unused);
     }
   }
+  const auto unit = hn::Set(d, step);
   for (std::size_t v = 0; v < kCount; ++v) {
-    hn::StoreU(hn::Add(hn::LoadU(d, acc + v * kWidth), sums[v]), d, acc + v * kWidth);
+    float* to = acc + v * kWidth;
+    hn::StoreU(hn::MulAdd(unit, hn::ConvertTo(d, sums[v]), hn::LoadU(d, to)), d, to);
   }
 }
 
-void WeightedSumCodesImpl(const float* weights, const std::int8_t* codes, std::int64_t columns,
-                          float* acc) {
+void SumCodesImpl(const std::int16_t* whole, float step, const std::int8_t* codes,
+                  std::int64_t columns, float* acc) {
   std::int64_t c = 0;
-  for (; c + 64 <= columns; c += 64) SumColumns<64>(weights, codes + c, columns, acc + c);
-  for (; c + 32 <= columns; c += 32) SumColumns<32>(weights, codes + c, columns, acc + c);
-  for (; c < columns; c += 16) SumColumns<16>(weights, codes + c, columns, acc + c);
+  for (; c + 64 <= columns; c += 64) SumColumns<64>(whole, step, codes + 2 * c, columns, acc + c);
+  for (; c + 32 <= columns; c += 32) SumColumns<32>(whole, step, codes + 2 * c, columns, acc + c);
+  for (; c < columns; c += 16) SumColumns<16>(whole, step, codes + 2 * c, columns, acc + c);
 }
 
 float MaxScoreImpl(const float* scores) {
@@ -207,7 +234,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd::engine {
 HWY_EXPORT(ScanCodesImpl);
-HWY_EXPORT(WeightedSumCodesImpl);
+HWY_EXPORT(CodeWeightsImpl);
+HWY_EXPORT(SumCodesImpl);
 HWY_EXPORT(MaxScoreImpl);
 HWY_EXPORT(ScoresAboveImpl);
 HWY_EXPORT(SquaresAboveImpl);
@@ -248,9 +276,24 @@ std::uint64_t SquaresAbove(const float* weights, const float* sizes, float limit
   return HWY_DYNAMIC_DISPATCH(SquaresAboveImpl)(weights, sizes, limit);
 }
 
-void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,
-                      float* acc) {
-  HWY_DYNAMIC_DISPATCH(WeightedSumCodesImpl)(weights, codes, columns, acc);
+float CodeWeights(const float* weights, const float* steps, std::int16_t* whole) {
+  return HWY_DYNAMIC_DISPATCH(CodeWeightsImpl)(weights, steps, whole);
+}
+
+void SumCodes(const std::int16_t* whole, float step, const std::int8_t* codes, std::int64_t columns,
+              float* acc) {
+  HWY_DYNAMIC_DISPATCH(SumCodesImpl)(whole, step, codes, columns, acc);
+}
+
+void RefSumCodes(const std::int16_t* whole, float step, const std::int8_t* codes,
+                 std::int64_t columns, float* acc) {
+  for (std::int64_t c = 0; c < columns; ++c) {
+    std::int32_t sum = 0;
+    for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+      sum += whole[j] * codes[(j / 2 * columns + c) * 2 + j % 2];
+    }
+    acc[c] = std::fma(step, static_cast<float>(sum), acc[c]);
+  }
 }
 
 float MaxScore(const float* scores) { return HWY_DYNAMIC_DISPATCH(MaxScoreImpl)(scores); }

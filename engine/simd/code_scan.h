@@ -29,10 +29,19 @@ void ScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8_t*
 void RefScanCodes(const std::int16_t* query, std::int64_t pairs, const std::int8_t* codes,
                   const float* scales, float step, float base, float* scores);
 
-// acc[c] += sum_j weights[j] codes[j][c] for rows codes [64][columns], columns a multiple of 16:
-// one chain of fused multiply-adds per column, j ascending, which begins at 0.
-void WeightedSumCodes(const float* weights, const std::int8_t* codes, std::int64_t columns,
-                      float* acc);
+// The 64 products weights[j] * steps[j], none negative, as whole numbers of a step, of which the
+// largest is 32767: whole[j] = round(weights[j] steps[j] / step). Returns the step; 0 where all
+// products are 0.
+float CodeWeights(const float* weights, const float* steps, std::int16_t* whole);
+
+// acc[c] = fma(step, sum_j whole[j] codes[j][c], acc[c]), the sum rounded to f32, for rows of codes
+// in pairs: [32][columns][2], columns a multiple of 16.
+void SumCodes(const std::int16_t* whole, float step, const std::int8_t* codes, std::int64_t columns,
+              float* acc);
+
+// The same one column after the other.
+void RefSumCodes(const std::int16_t* whole, float step, const std::int8_t* codes,
+                 std::int64_t columns, float* acc);
 
 // Weights relative to `reference` of 64 keys by their scores, written over them, and their sums:
 //   weights[j] = exp(scores[j] - reference), 0 where the score is -inf

@@ -75,12 +75,12 @@ void ExpectHonest(const Tokens& tokens, const std::vector<float>& queries,
 
 TEST(KdeCertifiedAdversarialTest, OneNeedle) {
   Tokens tokens = RandomTokens(4000, 64, 16, 1, 0.3F);
-  const std::vector<float> queries = RandomValues(40 * 64, 3);
+  const std::vector<float> queries = RandomValues(std::int64_t{40} * 64, 3);
   // Of the size of the first query, so that it holds half of that one's weight and more.
-  std::copy_n(queries.begin(), 64, tokens.keys.begin() + 3333 * 64);
-  for (std::int64_t i = 0; i < 64; ++i) tokens.keys[Size(3333 * 64 + i)] *= 0.15F;
+  std::copy_n(queries.begin(), 64, tokens.keys.begin() + std::int64_t{3333} * 64);
+  for (std::int64_t i = 0; i < 64; ++i) tokens.keys[Size(std::int64_t{3333} * 64 + i)] *= 0.15F;
   ExpectHonest(tokens, queries, "needle");
-  for (std::int64_t c = 0; c < 16; ++c) tokens.values[Size(3333 * 16 + c)] *= 20;
+  for (std::int64_t c = 0; c < 16; ++c) tokens.values[Size(std::int64_t{3333} * 16 + c)] *= 20;
   ExpectHonest(tokens, queries, "needle with a large value");
 }
 
@@ -89,42 +89,42 @@ TEST(KdeCertifiedAdversarialTest, IdenticalKeys) {
   for (std::int64_t i = 16; i < std::ssize(tokens.keys); ++i) {
     tokens.keys[Size(i)] = tokens.keys[Size(i % 16)];
   }
-  ExpectHonest(tokens, RandomValues(40 * 16, 5), "identical keys");
+  ExpectHonest(tokens, RandomValues(std::int64_t{40} * 16, 5), "identical keys");
 }
 
 TEST(KdeCertifiedAdversarialTest, ZeroKeys) {
   Tokens tokens = RandomTokens(2000, 16, 8, 6);
   std::fill(tokens.keys.begin(), tokens.keys.end(), 0.0F);
-  ExpectHonest(tokens, RandomValues(40 * 16, 7), "zero keys");
+  ExpectHonest(tokens, RandomValues(std::int64_t{40} * 16, 7), "zero keys");
 }
 
 TEST(KdeCertifiedAdversarialTest, ZeroQueries) {
   const Tokens tokens = RandomTokens(2000, 16, 8, 8);
-  ExpectHonest(tokens, std::vector<float>(40 * 16, 0.0F), "zero queries");
+  ExpectHonest(tokens, std::vector<float>(Size(std::int64_t{40} * 16), 0.0F), "zero queries");
 }
 
 // Logits of hundreds and thousands: codes are no use, and the answer is exact.
 TEST(KdeCertifiedAdversarialTest, HugeLogits) {
   const Tokens tokens = RandomTokens(2000, 32, 8, 9, 10.0F);
   for (const float size : {3.0F, 30.0F, 300.0F}) {
-    ExpectHonest(tokens, RandomValues(40 * 32, 10, size), "huge logits");
+    ExpectHonest(tokens, RandomValues(std::int64_t{40} * 32, 10, size), "huge logits");
   }
   const Outcome outcome =
-      Measure(tokens, RandomValues(40 * 32, 10, 300.0F), kOptions, Controls::kCodes);
+      Measure(tokens, RandomValues(std::int64_t{40} * 32, 10, 300.0F), kOptions, Controls::kCodes);
   EXPECT_EQ(outcome.mean_exact_mass, 1.0);
 }
 
 TEST(KdeCertifiedAdversarialTest, OneGiantKey) {
   Tokens tokens = RandomTokens(2000, 32, 8, 11, 0.5F);
-  for (std::int64_t i = 0; i < 32; ++i) tokens.keys[Size(777 * 32 + i)] *= 1e4F;
-  ExpectHonest(tokens, RandomValues(40 * 32, 12, 0.5F), "giant key");
+  for (std::int64_t i = 0; i < 32; ++i) tokens.keys[Size(std::int64_t{777} * 32 + i)] *= 1e4F;
+  ExpectHonest(tokens, RandomValues(std::int64_t{40} * 32, 12, 0.5F), "giant key");
 }
 
 // A value so large that it makes up most of the spread, at a key that nothing tells from others.
 TEST(KdeCertifiedAdversarialTest, OneGiantValue) {
   Tokens tokens = RandomTokens(2000, 32, 8, 13, 0.5F);
-  for (std::int64_t c = 0; c < 8; ++c) tokens.values[Size(777 * 8 + c)] *= 1e3F;
-  const std::vector<float> queries = RandomValues(40 * 32, 14, 0.5F);
+  for (std::int64_t c = 0; c < 8; ++c) tokens.values[Size(std::int64_t{777} * 8 + c)] *= 1e3F;
+  const std::vector<float> queries = RandomValues(std::int64_t{40} * 32, 14, 0.5F);
   const Outcome codes = Measure(tokens, queries, kOptions, Controls::kCodes);
   EXPECT_GE(codes.coverage, 0.95);
   EXPECT_GE(codes.interval_coverage, 0.95);
@@ -140,7 +140,7 @@ TEST(KdeCertifiedAdversarialTest, TwoTightBalls) {
       tokens.values[Size(token * 8 + c)] += token % 2 == 0 ? 3.0F : -3.0F;
     }
   }
-  ExpectHonest(tokens, RandomValues(40 * 24, 16, 0.5F), "two balls");
+  ExpectHonest(tokens, RandomValues(std::int64_t{40} * 24, 16, 0.5F), "two balls");
 }
 
 TEST(KdeCertifiedAdversarialTest, OneComponent) {
@@ -151,7 +151,7 @@ TEST(KdeCertifiedAdversarialTest, OneComponent) {
 TEST(KdeCertifiedAdversarialTest, FewerKeysThanABlock) {
   for (const std::int64_t count : {1, 2, 63}) {
     const Tokens tokens = RandomTokens(count, 16, 8, 19);
-    const std::vector<float> queries = RandomValues(40 * 16, 20);
+    const std::vector<float> queries = RandomValues(std::int64_t{40} * 16, 20);
     ExpectHonest(tokens, queries, "few keys");
     // All of them are heavy.
     const Outcome outcome = Measure(tokens, queries, {.heavy_keys = 64}, Controls::kCodes);
@@ -166,7 +166,7 @@ TEST(KdeCertifiedAdversarialTest, MostTokensMasked) {
   for (std::int64_t token = 0; token < 3000; ++token) {
     if (token % 7 != 3 || token < 640) tokens.mask[Size(token)] = 0;
   }
-  ExpectHonest(tokens, RandomValues(40 * 16, 22), "masked");
+  ExpectHonest(tokens, RandomValues(std::int64_t{40} * 16, 22), "masked");
 }
 
 TEST(KdeCertifiedAdversarialTest, NothingToSee) {
@@ -187,7 +187,7 @@ TEST(KdeCertifiedAdversarialTest, NothingToSee) {
 
 TEST(KdeCertifiedAdversarialTest, ScoresThatLeaveF32) {
   Tokens tokens = RandomTokens(300, 4, 8, 25);
-  for (std::int64_t i = 0; i < 4; ++i) tokens.keys[Size(70 * 4 + i)] = 3e38F;
+  for (std::int64_t i = 0; i < 4; ++i) tokens.keys[Size(std::int64_t{70} * 4 + i)] = 3e38F;
   const CodedContext context(tokens);
   const std::vector<float> query(4, 10.0F);
   const Answer answer = Attend(context, kOptions, query.data(), 1);

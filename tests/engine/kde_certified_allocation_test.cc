@@ -15,7 +15,7 @@ TEST(KdeCertifiedAllocation, WarmedUpRowDoesNotAllocate) {
   const Tokens fewer = RandomTokens(700, 20, 24, 2);
   const CodedContext context(tokens);
   const CodedContext small(fewer);
-  const std::vector<float> queries = RandomValues(10 * 20, 3, 0.4F);
+  const std::vector<float> queries = RandomValues(std::int64_t{10} * 20, 3, 0.4F);
   CertifiedRow row;
   const auto attend = [&](const CodedContext& to, std::int64_t query) {
     row.Reset(to.shape, {}, to.blocks, queries.data() + query * 20, 7);

@@ -90,7 +90,7 @@ TEST(KdeCertifiedCodesTest, WordVectorsAreHeldToATenthOfANat) {
 // Keys and queries that 8 or 16 bits cannot hold well: the bound must grow with the error.
 TEST(KdeCertifiedCodesTest, BoundsHoldForUnevenKeysAndQueries) {
   Tokens tokens = RandomTokens(128, 20, 3, 4);
-  std::vector<float> queries = RandomValues(4 * 20, 5);
+  std::vector<float> queries = RandomValues(std::int64_t{4} * 20, 5);
   for (std::int64_t i = 0; i < 20; ++i) {
     tokens.keys[Size(i)] *= 1e6F;        // one giant key
     tokens.keys[Size(20 + i)] = 0.0F;    // one of zeros
@@ -120,8 +120,8 @@ TEST(KdeCertifiedCodesTest, MaskedRowsDoNotCount) {
   Tokens tokens = RandomTokens(64, 8, 3, 7);
   Tokens without = tokens;
   for (std::int64_t i = 0; i < 8; ++i) {
-    tokens.keys[Size(3 * 8 + i)] = 1e9F;
-    without.keys[Size(3 * 8 + i)] = 0.0F;
+    tokens.keys[Size(std::int64_t{3} * 8 + i)] = 1e9F;
+    without.keys[Size(std::int64_t{3} * 8 + i)] = 0.0F;
   }
   tokens.mask[3] = without.mask[3] = 0;
   const CodedContext a(tokens);
@@ -130,34 +130,38 @@ TEST(KdeCertifiedCodesTest, MaskedRowsDoNotCount) {
   EXPECT_EQ(a.blocks[0].codes.max_norm, b.blocks[0].codes.max_norm);
 }
 
-TEST(KdeCertifiedCodesTest, ValuesAreHeldToHalfAStep) {
+// Within half a step of the values, and half of one of the weights times the largest code.
+TEST(KdeCertifiedCodesTest, ControlsAreNearTheValuesAndTheirSumIsKnown) {
   const Tokens tokens = RandomTokens(100, 4, 33, 8);
   const CodedContext context(tokens);
-  std::vector<float> decoded(Size(context.shape.padded_value_dim));
-  for (std::size_t b = 0; b < context.blocks.size(); ++b) {
-    const CertifiedBlock& block = context.blocks[b];
-    std::vector<float> weights(kBlockTokens, 0.0F);
+  const std::int64_t columns = context.shape.padded_value_dim;
+  std::vector<float> control(Size(columns));
+  for (const CertifiedBlock& block : context.blocks) {
+    std::vector<float> weights = RandomValues(kBlockTokens, 9);
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
-      if ((block.block.valid >> j & 1U) == 0) continue;
-      DecodeValue(block.controls, j, context.shape.padded_value_dim, decoded.data());
-      for (std::int64_t c = 0; c < 33; ++c) {
-        EXPECT_NEAR(decoded[Size(c)], block.block.values[j * context.shape.padded_value_dim + c],
-                    0.501F * block.controls.steps[j]);
-      }
-      weights[Size(j)] = 1.0F;
+      const bool valid = (block.block.valid >> j & 1U) != 0;
+      weights[Size(j)] = valid ? std::exp(weights[Size(j)]) : 0.0F;
     }
-    // What a row adds at once is the sum of what is decoded one by one.
-    std::vector<float> sum(decoded.size(), 0.0F);
-    AddWeightedCodes(block.controls, weights.data(), context.shape.padded_value_dim, sum.data());
-    std::vector<double> expected(decoded.size(), 0.0);
+    float largest = 0;
+    for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+      largest = std::max(largest, weights[Size(j)] * block.controls.steps[j]);
+    }
+    const WeightedCodes weighted(block.controls, weights.data());
+    std::vector<float> sum(control.size(), 0.0F);
+    weighted.AddTo(columns, sum.data());
+    std::vector<double> expected(control.size(), 0.0);
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
       if (weights[Size(j)] == 0.0F) continue;
-      DecodeValue(block.controls, j, context.shape.padded_value_dim, decoded.data());
-      for (std::size_t c = 0; c < decoded.size(); ++c) {
-        expected[c] += static_cast<double>(decoded[c] - block.controls.centre[c]);
+      weighted.Control(j, columns, control.data());
+      for (std::size_t c = 0; c < control.size(); ++c) {
+        expected[c] += static_cast<double>(weights[Size(j)]) *
+                       static_cast<double>(control[c] - block.controls.centre[c]);
+        if (c >= 33) continue;
+        EXPECT_NEAR(control[c], block.block.values[j * columns + static_cast<std::int64_t>(c)],
+                    0.51F * (block.controls.steps[j] + 127 * largest / 32767 / weights[Size(j)]));
       }
     }
-    for (std::size_t c = 0; c < decoded.size(); ++c) EXPECT_NEAR(sum[c], expected[c], 1e-4);
+    for (std::size_t c = 0; c < control.size(); ++c) EXPECT_NEAR(sum[c], expected[c], 1e-4);
   }
 }
 

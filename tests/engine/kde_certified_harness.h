@@ -19,9 +19,9 @@ struct Tokens {
   std::int64_t count = 0;
   std::int64_t key_dim = 1;
   std::int64_t value_dim = 1;
-  std::vector<float> keys;
-  std::vector<float> values;
-  std::vector<std::uint8_t> mask;  // 0: masked
+  std::vector<float> keys = {};
+  std::vector<float> values = {};
+  std::vector<std::uint8_t> mask = {};  // 0: masked
 };
 
 Tokens RandomTokens(std::int64_t count, std::int64_t key_dim, std::int64_t value_dim,

@@ -65,23 +65,42 @@ TEST_P(CodeScanTest, ExtremeCodesDoNotOverflow) {
   }
 }
 
-// One chain of fused multiply-adds per column on every instruction set.
-TEST(CodeSumTest, HasTheBitsOfAChainPerColumn) {
+TEST(CodeSumTest, HasTheBitsOfTheReference) {
+  std::mt19937 generator(13);
   for (const std::int64_t columns : {16, 48, 64, 112, 208}) {
     const std::vector<std::int8_t> codes = RandomCodes(kKeys * columns, 4);
-    const std::vector<float> weights = RandomValues(kKeys, 5);
+    std::vector<std::int16_t> whole(kKeys);
+    for (std::int16_t& x : whole) x = static_cast<std::int16_t>(generator() % 32768);
     std::vector<float> acc = RandomValues(columns, 6);
     std::vector<float> expected = acc;
-    for (std::int64_t c = 0; c < columns; ++c) {
-      float sum = 0;
-      for (std::int64_t j = 0; j < kKeys; ++j) {
-        sum = std::fma(weights[Size(j)], static_cast<float>(codes[Size(j * columns + c)]), sum);
-      }
-      expected[Size(c)] += sum;
-    }
-    WeightedSumCodes(weights.data(), codes.data(), columns, acc.data());
+    SumCodes(whole.data(), 1e-3F, codes.data(), columns, acc.data());
+    RefSumCodes(whole.data(), 1e-3F, codes.data(), columns, expected.data());
     EXPECT_TRUE(SameBits(acc, expected)) << columns << " columns";
   }
+  const std::vector<std::int8_t> codes(kKeys * 16, -127);
+  const std::vector<std::int16_t> whole(kKeys, 32767);
+  std::vector<float> acc(16, 0.0F);
+  SumCodes(whole.data(), 1.0F, codes.data(), 16, acc.data());
+  for (const float sum : acc) EXPECT_EQ(sum, -127.0F * 32767.0F * 64.0F);
+}
+
+TEST(CodeWeightsTest, AreTheNearestWholeNumbersOfAStep) {
+  std::vector<float> weights = RandomValues(kKeys, 14);
+  std::vector<float> steps = RandomValues(kKeys, 15);
+  for (float& weight : weights) weight *= weight;
+  for (float& step : steps) step *= step;
+  std::vector<std::int16_t> whole(kKeys);
+  const float step = CodeWeights(weights.data(), steps.data(), whole.data());
+  float largest = 0;
+  for (std::size_t j = 0; j < Size(kKeys); ++j) {
+    largest = std::max(largest, weights[j] * steps[j]);
+    const float inverse = 1 / step;
+    EXPECT_EQ(static_cast<float>(whole[j]), std::nearbyint(weights[j] * steps[j] * inverse));
+  }
+  EXPECT_EQ(step, largest / 32767);
+  const std::vector<float> zeros(kKeys, 0.0F);
+  EXPECT_EQ(CodeWeights(zeros.data(), steps.data(), whole.data()), 0.0F);
+  EXPECT_EQ(whole, std::vector<std::int16_t>(kKeys, 0));
 }
 
 float SumOfHalves(std::array<float, 16> lanes) {
