@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/aligned_buffer.h"
@@ -13,7 +14,9 @@
 #include "engine/exact/key_value_state.h"
 #include "engine/exact/segment.h"
 #include "engine/kde/head_index.h"
+#include "engine/kde/leaf_summary.h"
 #include "engine/kde/upkeep_schedule.h"
+#include "engine/scratch.h"
 
 namespace attnd::engine {
 
@@ -26,15 +29,22 @@ struct RawBlock {
     return {keys, keys + layout.key_elements(), valid};
   }
   static std::int64_t Bytes(const BlockLayout& layout);
+  // The head's summary, for an index of raw blocks.
+  LeafMeans means(const BlockLayout& layout, std::int64_t head) const;
+  const LeafNumbers& numbers(std::int64_t head) const {
+    return numbers_of_heads[static_cast<std::size_t>(head)];
+  }
 
   const std::int64_t first;
   const RowMask valid;
-  AlignedBuffer<float> data;  // [kv_heads] blocks of the layout
+  AlignedBuffer<float> data;       // [kv_heads] blocks of the layout
+  AlignedBuffer<float> mean_rows;  // [kv_heads] mean key [d_k], mean value [padded d_v]
+  std::vector<LeafNumbers> numbers_of_heads;
 };
 
 struct IndexSpan {
   std::int64_t bytes() const;
-  static std::int64_t Bytes(const BlockLayout& layout, std::int64_t tokens);
+  static std::int64_t Bytes(const BlockLayout& layout, const TokenSpan& span);
 
   TokenSpan span;
   std::vector<std::unique_ptr<const HeadIndex>> heads;  // [kv_heads]
@@ -45,9 +55,18 @@ struct SpanInput {
   TokenSpan span;
   std::vector<std::shared_ptr<const IndexSpan>> spans;
   std::vector<std::shared_ptr<const RawBlock>> blocks;
+  // Whose metric the span's leaves share; null: they make one of their own.
+  std::shared_ptr<const IndexSpan> lender;
 
   std::int64_t CountKeys() const;
 };
+
+// An index of raw blocks as they came, one leaf each, with what `main` knows of leaves. Blocks are
+// consecutive, at least one. `before` may be null, or another such index, whose slopes are taken
+// over where they hold.
+std::shared_ptr<const IndexSpan> IndexRawBlocks(
+    const BlockLayout& layout, std::span<const std::shared_ptr<const RawBlock>> blocks,
+    const IndexSpan& main, const IndexSpan* before, Scratch& scratch);
 
 }  // namespace attnd::engine
 

@@ -23,13 +23,13 @@ void ScoreLeafBlock(const HeadIndex& index, std::int64_t block, const float* que
 void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows,
                  std::int64_t stride, float* scores);
 
-// squares[r] = u of engine/simd/leaf_selection.h: q^T P q, or |q|^2 without a metric.
-void LeafSquares(const HeadIndex& index, const float* queries, std::int64_t rows,
-                 std::int64_t padded_rows, float* squares, Scratch& scratch);
+// squares[r] = u of engine/simd/leaf_selection.h: q^T P q, or |q|^2 without a metric (null).
+void LeafSquares(const LeafMetric* metric, std::int64_t key_dim, const float* queries,
+                 std::int64_t rows, float* squares, Scratch& scratch);
 
-// followed [padded rows, padded d_v] = q^T G; zeros without a metric.
-void FollowedValues(const HeadIndex& index, const float* queries, std::int64_t rows,
-                    std::int64_t padded_rows, float* followed);
+// followed [PaddedTileRows(rows), padded d_v] = q^T G.
+void FollowedValues(const LeafMetric& metric, const BlockLayout& layout, const float* queries,
+                    std::int64_t rows, float* followed);
 
 }  // namespace attnd::engine
 

@@ -14,13 +14,14 @@
 namespace attnd::engine {
 namespace {
 
+constexpr float kMostErrorScale = 16.0F;
+
 // Working memory of a strip.
 struct Strip {
   std::int64_t columns = 0;
-  std::int64_t padded_rows = 0;
   float* scores = nullptr;   // [padded rows, columns]: scores, log masses, weights in turn
-  float* squares = nullptr;  // [spans][padded rows]
-  float* slopes = nullptr;   // [spans][rows]
+  float* squares = nullptr;  // [metrics][rows]
+  float* slopes = nullptr;   // [metrics][rows]
 };
 
 // Which leaf holds the token at `position`; -1: none.
@@ -33,14 +34,13 @@ std::int64_t OwnLeaf(const SpanView& span, const std::int64_t* position) {
 }
 
 std::int64_t SelectedKeys(const HeadIndex& index, const RowMask* selected) {
-  std::int64_t leaves = 0;
+  std::int64_t keys = 0;
   for (std::int64_t b = 0; b < index.columns() / kBlockTokens; ++b) {
-    leaves += std::popcount(selected[b]);
+    for (RowMask rest = selected[b]; rest != 0; rest &= rest - 1) {
+      keys += index.LeafKeys(b * kBlockTokens + std::countr_zero(rest));
+    }
   }
-  const std::int64_t last = index.leaves() - 1;
-  const bool has_last =
-      last >= 0 && ((selected[last / kBlockTokens] >> (last % kBlockTokens)) & 1U) != 0;
-  return leaves * kBlockTokens - (has_last ? kBlockTokens - index.LeafKeys(last) : 0);
+  return keys;
 }
 
 // False where a number is not finite.
@@ -60,27 +60,28 @@ bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std
   for (const SpanView& span : spans) {
     reference += SumOfMasses(scores + span.first_column, span.index->columns(), query.max);
   }
-  query.threshold = Threshold(queries.threshold) * reference;
+  query.bounds = queries.bounds;
   masses.max = query.max;
   std::int64_t keys = 0;
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    const HeadIndex& index = *spans[s].index;
-    query.ratio = index.errors().mass_ratios[static_cast<std::size_t>(queries.threshold)];
-    query.square = strip.squares[static_cast<std::int64_t>(s) * strip.padded_rows + row];
+  for (const SpanView& span : spans) {
+    const HeadIndex& index = *span.index;
+    const auto at = static_cast<std::size_t>(span.TableRow(queries.threshold));
+    query.threshold =
+        Threshold(queries.threshold) * reference / ErrorScale(spans, span, queries.threshold);
+    query.ratio = span.errors->mass_ratios[at];
+    query.square = strip.squares[span.metric * queries.rows + row];
     finite = finite && std::isfinite(query.square);
-    RowMask* of_span = selected + spans[s].first_column / kBlockTokens;
+    RowMask* of_span = selected + span.first_column / kBlockTokens;
     const LeafTotals totals = SelectLeaves(
         index.stats(), query,
-        OwnLeaf(spans[s], queries.positions == nullptr ? nullptr : queries.positions + row),
-        scores + spans[s].first_column, of_span);
-    strip.slopes[static_cast<std::int64_t>(s) * queries.rows + row] = totals.slope;
+        OwnLeaf(span, queries.positions == nullptr ? nullptr : queries.positions + row),
+        scores + span.first_column, of_span);
+    strip.slopes[span.metric * queries.rows + row] += totals.slope;
     masses.far += totals.mass;
     masses.lower += totals.lower;
     masses.upper += totals.upper;
-    const ErrorTable& errors = index.errors();
     const double unit =
-        static_cast<double>(errors.spread) *
-        static_cast<double>(errors.factors[static_cast<std::size_t>(queries.threshold)]);
+        static_cast<double>(span.errors->spread) * static_cast<double>(span.errors->factors[at]);
     masses.square_error += unit * unit * static_cast<double>(totals.square_error);
     masses.leaf_keys += SelectedKeys(index, of_span);
     masses.summaries += index.leaves();
@@ -96,9 +97,9 @@ void ReadEverything(std::span<const SpanView> spans, const StripQueries& queries
   SelectAll(spans, selected);
   std::fill_n(strip.scores + row * strip.columns, strip.columns, 0.0F);
   masses = {.summaries = masses.summaries};
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    strip.slopes[static_cast<std::int64_t>(s) * queries.rows + row] = 0.0F;
-    masses.leaf_keys += spans[s].index->keys();
+  for (const SpanView& span : spans) {
+    strip.slopes[span.metric * queries.rows + row] = 0.0F;
+    masses.leaf_keys += span.index->keys();
   }
 }
 
@@ -122,13 +123,12 @@ void AddMeanValues(const SpanView& span, std::int64_t rows, const Strip& strip,
 }
 
 // acc += slope * q^T G. Left out where the product leaves f32: it is a correction.
-void FollowKeys(const SpanView& span, const StripQueries& queries, const float* slopes,
-                std::int64_t padded_rows, const SoftmaxSums& sums, Scratch& scratch) {
-  if (!span.index->has_metric()) return;
+void FollowKeys(const LeafMetric& metric, const BlockLayout& layout, const StripQueries& queries,
+                const float* slopes, const SoftmaxSums& sums, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const std::int64_t columns = sums.padded_value_dim;
-  float* followed = scratch.Take(padded_rows * columns);
-  FollowedValues(*span.index, queries.queries, queries.rows, padded_rows, followed);
+  float* followed = scratch.Take(PaddedTileRows(queries.rows) * columns);
+  FollowedValues(metric, layout, queries.queries, queries.rows, followed);
   for (std::int64_t r = 0; r < queries.rows; ++r) {
     float* row = followed + r * columns;
     if (slopes[r] == 0.0F) continue;
@@ -137,7 +137,49 @@ void FollowKeys(const SpanView& span, const StripQueries& queries, const float* 
   }
 }
 
+// Calls f(metric, its number) for each of the spans' different metrics; null is one.
+template <typename Function>
+void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
+  std::int64_t next = 0;
+  for (const SpanView& span : spans) {
+    if (span.metric == next) f(span.index->metric().get(), next++);
+  }
+}
+
 }  // namespace
+
+std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head) {
+  std::vector<SpanView> views;
+  std::vector<const LeafMetric*> metrics;
+  const auto add = [&](const IndexSpan& span, bool fresh) {
+    const HeadIndex& index = *span.heads[static_cast<std::size_t>(head)];
+    const auto number = std::find(metrics.begin(), metrics.end(), index.metric().get());
+    views.push_back({.index = &index,
+                     .errors = fresh ? &index.fresh_errors() : &index.errors(),
+                     .first_token = span.span.first,
+                     .first_column = Columns(views),
+                     .metric = number - metrics.begin()});
+    if (number == metrics.end()) metrics.push_back(index.metric().get());
+  };
+  for (const auto& span : state.spans()) add(*span, false);
+  if (state.fresh() != nullptr) add(*state.fresh(), true);
+  std::int64_t keys = 0;
+  for (const SpanView& view : views) keys += view.index->keys();
+  for (SpanView& view : views) {
+    for (std::int64_t asked = view.errors->keys; asked > 0 && 3 * asked < 2 * keys; asked *= 2) {
+      ++view.table_shift;
+    }
+  }
+  return views;
+}
+
+float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold) {
+  const auto factor = [&](const SpanView& of) {
+    return of.errors->factors[static_cast<std::size_t>(of.TableRow(threshold))];
+  };
+  const float scale = factor(span) / factor(spans.front());
+  return scale > 1.0F ? std::min(scale, kMostErrorScale) : 1.0F;
+}
 
 std::int64_t Columns(std::span<const SpanView> spans) {
   return spans.empty() ? 0 : spans.back().first_column + spans.back().index->columns();
@@ -155,20 +197,23 @@ void SelectAll(std::span<const SpanView> spans, RowMask* selected) {
 void AttendSummaries(std::span<const SpanView> spans, const StripQueries& queries, SoftmaxSums sums,
                      RowMask* selected, RowMasses* masses, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
-  const auto span_count = static_cast<std::int64_t>(spans.size());
   Strip strip;
   strip.columns = Columns(spans);
-  strip.padded_rows = PaddedTileRows(queries.rows);
-  strip.scores = scratch.Take(strip.padded_rows * strip.columns);
-  strip.squares = scratch.Take(span_count * strip.padded_rows);
-  strip.slopes = scratch.Take(span_count * queries.rows);
-  for (std::int64_t s = 0; s < span_count; ++s) {
-    const SpanView& span = spans[static_cast<std::size_t>(s)];
+  strip.scores = scratch.Take(PaddedTileRows(queries.rows) * strip.columns);
+  std::int64_t metrics = 0;
+  ForEachMetric(spans, [&](const LeafMetric*, std::int64_t) { ++metrics; });
+  strip.squares = scratch.Take(metrics * queries.rows);
+  strip.slopes = scratch.Take(metrics * queries.rows);
+  std::fill_n(strip.slopes, metrics * queries.rows, 0.0F);
+  for (const SpanView& span : spans) {
     ScoreLeaves(*span.index, queries.queries, queries.rows, strip.columns,
                 strip.scores + span.first_column);
-    LeafSquares(*span.index, queries.queries, queries.rows, strip.padded_rows,
-                strip.squares + s * strip.padded_rows, scratch);
   }
+  const BlockLayout& layout = spans.front().index->layout();
+  ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
+    LeafSquares(metric, layout.key_dim, queries.queries, queries.rows,
+                strip.squares + number * queries.rows, scratch);
+  });
   sums.Clear();
   const std::int64_t words = strip.columns / kBlockTokens;
   for (std::int64_t r = 0; r < queries.rows; ++r) {
@@ -182,11 +227,11 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
       sums.sum[r] = row.far;
     }
   }
-  for (std::int64_t s = 0; s < span_count; ++s) {
-    const SpanView& span = spans[static_cast<std::size_t>(s)];
-    AddMeanValues(span, queries.rows, strip, sums);
-    FollowKeys(span, queries, strip.slopes + s * queries.rows, strip.padded_rows, sums, scratch);
-  }
+  for (const SpanView& span : spans) AddMeanValues(span, queries.rows, strip, sums);
+  ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
+    if (metric == nullptr) return;
+    FollowKeys(*metric, layout, queries, strip.slopes + number * queries.rows, sums, scratch);
+  });
 }
 
 }  // namespace attnd::engine
