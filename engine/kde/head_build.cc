@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kReassignments = 2;
 
-// Leaves from which is learned how good summaries of keys are that lie as they came.
-constexpr std::int64_t kMostFreshLeaves = 32;
+// Of the centre's products with keys.
+constexpr double kMostTilt = 1.0;
 
 // Squares of larger components leave f32: such keys stay in their order, and their leaves are read.
 constexpr float kMostComponent = 1e15F;
@@ -132,9 +132,48 @@ void HeadBuild::Reassign(Scratch& scratch) {
                  std::span(order_).subspan(Index(first), Index(count)), scratch);
 }
 
-void HeadBuild::WriteLeaf(HeadIndex& index, std::int64_t leaf, std::span<const std::int32_t> rows,
-                          Scratch& scratch) const {
-  const auto count = static_cast<std::int64_t>(rows.size());
+// The centre is the mean of the keys as queries, in f64, but so short that its products with keys
+// deviate by kMostTilt at most: one giant key would else decide it, and about a centre far from all
+// queries a leaf's weights tell of the wrong keys. Zero where squares of keys leave f32.
+void HeadBuild::BeginMetric(bool fits) {
+  if (!is_main()) {
+    index_->ShareMetric(input_.lender->heads[Index(head_)]->metric(), /*own=*/false);
+    return;
+  }
+  if (!LeafMetric::Enough(layout_, index_->keys())) return;
+  const auto n = static_cast<double>(index_->keys());
+  std::vector<double> sums(Index(layout_.key_dim));
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const float* key = keys_.data() + i * layout_.key_dim;
+    for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += static_cast<double>(key[c]);
+  }
+  std::vector<float> centre;
+  for (const double sum : sums) {
+    centre.push_back(static_cast<float>(sum / n * static_cast<double>(scale_)));
+  }
+  double sum = 0.0;
+  double square = 0.0;
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const auto product = static_cast<double>(
+        Dot(centre.data(), keys_.data() + i * layout_.key_dim, layout_.key_dim));
+    sum += product;
+    square += product * product;
+  }
+  const double deviation = std::sqrt(std::max(square / n - sum / n * (sum / n), 0.0));
+  const double shrink = deviation > kMostTilt ? kMostTilt / deviation : 1.0;
+  for (float& component : centre) {
+    component = static_cast<float>(static_cast<double>(component) * shrink);
+  }
+  if (!AllFinite(centre.data(), layout_.key_dim)) std::fill(centre.begin(), centre.end(), 0.0F);
+  metric_ = std::make_shared<LeafMetric>(layout_, centre.data());
+  index_->ShareMetric(metric_, /*own=*/true);
+}
+
+void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
+  HeadIndex& index = *index_;
+  const std::int64_t first = leaf * kBlockTokens;
+  const std::int64_t count = std::min(kBlockTokens, index.keys() - first);
+  const std::int32_t* rows = order_.data() + first;
   float* keys_t = index.blocks() + leaf * layout_.elements();
   float* values = keys_t + layout_.key_elements();
   if (count < kBlockTokens) std::fill_n(keys_t, layout_.elements(), 0.0F);
@@ -142,7 +181,7 @@ void HeadBuild::WriteLeaf(HeadIndex& index, std::int64_t leaf, std::span<const s
   float* keys = scratch.Take(kBlockTokens * layout_.key_dim);
   std::array<std::int32_t, kBlockTokens> tokens{};
   for (std::int64_t j = 0; j < count; ++j) {
-    const std::int32_t row = rows[Index(j)];
+    const std::int32_t row = rows[j];
     std::copy_n(keys_.data() + row * layout_.key_dim, layout_.key_dim, keys + j * layout_.key_dim);
     std::copy_n(values_[Index(row)], layout_.padded_value_dim,
                 values + j * layout_.padded_value_dim);
@@ -154,35 +193,15 @@ void HeadBuild::WriteLeaf(HeadIndex& index, std::int64_t leaf, std::span<const s
 }
 
 void HeadBuild::AddValues(std::int64_t leaf) {
-  const auto n = static_cast<double>(index_->LeafKeys(leaf));
-  const LeafMeans means = index_->means(leaf);
-  for (std::int64_t c = 0; c < layout_.value_dim; ++c) {
-    value_sum_[Index(c)] += n * static_cast<double>(means.mean_value[c]);
-  }
+  const BlockView<float>& block = index_->leaf(leaf);
   for (std::int64_t j = 0; j < index_->LeafKeys(leaf); ++j) {
-    const float* value = means.block.values + j * layout_.padded_value_dim;
-    value_squares_ += static_cast<double>(Dot(value, value, layout_.value_dim));
-  }
-}
-
-// Leaves of 64 keys that follow each other, evenly spaced; nothing is learned leaf by leaf.
-void HeadBuild::LearnFresh(Scratch& scratch) {
-  const std::int64_t runs = std::min(index_->keys() / kBlockTokens, kMostFreshLeaves);
-  if (runs == 0) return;
-  HeadIndex fresh(layout_, index_->tokens(), runs * kBlockTokens);
-  fresh.ShareMetric(index_->metric(), /*own=*/false);
-  std::array<std::int32_t, kBlockTokens> rows;
-  for (std::int64_t run = 0; run < runs; ++run) {
-    const std::int64_t first = run * (index_->keys() / kBlockTokens) / runs * kBlockTokens;
-    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
-    WriteLeaf(fresh, run, rows, scratch);
-    if (fresh.metric() != nullptr) {
-      fresh.SetSlope(run, fresh.metric()->Slope(fresh.means(run), scratch));
+    const float* value = block.values + j * layout_.padded_value_dim;
+    for (std::size_t c = 0; c < value_sum_.size(); ++c) {
+      const auto x = static_cast<double>(value[c]);
+      value_sum_[c] += x;
+      value_squares_ += x * x;
     }
   }
-  MassCalibration calibration(fresh, scale_, scratch);
-  for (std::int64_t run = 0; run < runs; ++run) calibration.ReadLeaf(scratch);
-  index_->SetFreshErrors(calibration.Finish(Spread(), fresh.ratios()));
 }
 
 float HeadBuild::Spread() const {
@@ -198,6 +217,7 @@ void HeadBuild::Step(Scratch& scratch) {
       Gather(scratch);
       const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
       const auto keys = static_cast<double>(index_->keys());
+      if (index_->keys() > 0) BeginMetric(fits);
       Stage next = fits ? Stage::kBisect : Stage::kLeaves;
       if (index_->keys() == 0) next = Stage::kDone;
       if (next == Stage::kBisect) {
@@ -223,18 +243,9 @@ void HeadBuild::Step(Scratch& scratch) {
       return;
     }
     case Stage::kLeaves: {
-      const std::int64_t first = step_ * kBlockTokens;
-      WriteLeaf(*index_, step_,
-                std::span(order_).subspan(Index(first),
-                                          Index(std::min(kBlockTokens, index_->keys() - first))),
-                scratch);
+      WriteLeaf(step_, scratch);
       AddValues(step_);
-      const bool own = is_main() && LeafMetric::Enough(layout_, index_->keys());
-      if (!is_main()) {
-        index_->ShareMetric(input_.lender->heads[Index(head_)]->metric(), /*own=*/false);
-      }
-      if (own && metric_ == nullptr) metric_ = std::make_shared<LeafMetric>(layout_);
-      const Stage next = own                           ? Stage::kMetric
+      const Stage next = metric_ != nullptr            ? Stage::kMetric
                          : index_->metric() != nullptr ? Stage::kSlopes
                                                        : Stage::kCalibrate;
       Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(), next);
@@ -243,9 +254,7 @@ void HeadBuild::Step(Scratch& scratch) {
     case Stage::kMetric:
       metric_->AddLeaf(index_->means(step_), scratch);
       Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
-      if (stage_ != Stage::kSlopes) return;
-      metric_->Finish(index_->keys());
-      index_->ShareMetric(metric_, /*own=*/true);
+      if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
       return;
     case Stage::kSlopes:
       index_->SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
@@ -255,16 +264,11 @@ void HeadBuild::Step(Scratch& scratch) {
     case Stage::kCalibrate:
       if (!calibration_) calibration_.emplace(*index_, scale_, scratch);
       calibration_->ReadLeaf(scratch);
-      Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(),
-              is_main() ? Stage::kFresh : Stage::kDone);
+      Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(), Stage::kDone);
       if (stage_ == Stage::kCalibrate) return;
       calibration_->LearnRatios(index_->ratios());
       index_->SetErrors(calibration_->Finish(Spread(), index_->ratios()));
       calibration_.reset();
-      return;
-    case Stage::kFresh:
-      LearnFresh(scratch);
-      Advance(0.0, 1, Stage::kDone);
       return;
     case Stage::kDone:
       return;

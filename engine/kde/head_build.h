@@ -1,7 +1,6 @@
 // Building the index of one span and kv-head, in steps: gather the keys, cut them in leaves, let
 // them change leaves, write the leaves with their summaries, and learn from the span's own keys how
-// good summaries are. A main span also learns what leaves have in common, and how good summaries of
-// keys are that lie as they came; others borrow that.
+// good summaries are. A main span also learns what leaves have in common; others borrow that.
 //
 // A pure function of the tokens, whatever pieces they lay in before. Not thread-safe; a step may
 // throw std::bad_alloc, after which the build is to be dropped.
@@ -11,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,28 +38,16 @@ class HeadBuild {
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
  private:
-  enum class Stage {
-    kGather,
-    kBisect,
-    kReassign,
-    kLeaves,
-    kMetric,
-    kSlopes,
-    kCalibrate,
-    kFresh,
-    kDone
-  };
+  enum class Stage { kGather, kBisect, kReassign, kLeaves, kMetric, kSlopes, kCalibrate, kDone };
 
   void PlanCosts();
   void Gather(Scratch& scratch);
   void GatherBlock(const BlockView<float>& block, const std::int32_t* rows, Scratch& scratch);
   void Reassign(Scratch& scratch);
-  // Leaf `leaf` of the index: rows[0..] of keys_.
-  void WriteLeaf(HeadIndex& index, std::int64_t leaf, std::span<const std::int32_t> rows,
-                 Scratch& scratch) const;
+  void BeginMetric(bool fits);
+  void WriteLeaf(std::int64_t leaf, Scratch& scratch);
   void AddValues(std::int64_t leaf);
   float Spread() const;
-  void LearnFresh(Scratch& scratch);
   bool is_main() const { return input_.lender == nullptr; }
   void Advance(double cost, std::int64_t steps, Stage next);
 

@@ -23,15 +23,14 @@ std::int64_t SummaryBytes(const BlockLayout& layout, std::int64_t tokens, std::i
 
 }  // namespace
 
-HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
-                     std::int64_t leaves, bool owns_blocks)
+HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys)
     : layout_(layout),
       tokens_(tokens),
-      leaves_(leaves),
+      leaves_(LeavesOf(keys)),
       keys_(keys),
-      blocks_(AlignedBuffer<float>::Uninitialized(owns_blocks ? leaves * layout.elements() : 0)),
-      views_(leaves),
-      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves * kBlockTokens)),
+      blocks_(AlignedBuffer<float>::Uninitialized(leaves_ * layout.elements())),
+      views_(leaves_),
+      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves_ * kBlockTokens)),
       places_(AlignedBuffer<std::int32_t>::Uninitialized(tokens)),
       means_t_(columns() * layout.key_dim),
       mean_values_(columns() * layout.padded_value_dim),
@@ -39,12 +38,6 @@ HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_
   std::fill_n(places_.data(), tokens, -1);
   std::fill_n(stat(0), columns(), -std::numeric_limits<float>::infinity());
 }
-
-HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys)
-    : HeadIndex(layout, tokens, keys, LeavesOf(keys), /*owns_blocks=*/true) {}
-
-HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t blocks)
-    : HeadIndex(layout, blocks * kBlockTokens, 0, blocks, /*owns_blocks=*/false) {}
 
 std::int64_t HeadIndex::Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
                               bool own_metric) {
@@ -66,7 +59,7 @@ LeafStats HeadIndex::stats() const {
 
 LeafMeans HeadIndex::means(std::int64_t leaf) const {
   return {views_.data()[leaf], means_t(leaf / kBlockTokens) + leaf % kBlockTokens, kBlockTokens,
-          mean_values(0) + leaf * layout_.padded_value_dim};
+          mean_values(0) + leaf * layout_.padded_value_dim, centre()};
 }
 
 void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
@@ -79,31 +72,17 @@ void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
   }
 }
 
-void HeadIndex::SetNumbers(std::int64_t leaf, const LeafNumbers& numbers) {
+void HeadIndex::Summarize(std::int64_t leaf) {
+  float* mean_key =
+      means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
+  const LeafNumbers numbers =
+      SummarizeLeaf(layout_, views_.data()[leaf], centre(), mean_key, kBlockTokens,
+                    mean_values_.data() + leaf * layout_.padded_value_dim);
   stat(0)[leaf] = numbers.log_count;
   stat(1)[leaf] = numbers.noise;
   stat(2)[leaf] = numbers.variance;
   stat(3)[leaf] = numbers.radius;
   stat(4)[leaf] = 1.0F;
-}
-
-void HeadIndex::Summarize(std::int64_t leaf) {
-  float* mean_key =
-      means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
-  SetNumbers(leaf, SummarizeLeaf(layout_, views_.data()[leaf], mean_key, kBlockTokens,
-                                 mean_values_.data() + leaf * layout_.padded_value_dim));
-}
-
-void HeadIndex::CopySummary(std::int64_t leaf, const LeafMeans& from, const LeafNumbers& numbers) {
-  float* mean_key =
-      means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
-  for (std::int64_t c = 0; c < layout_.key_dim; ++c) {
-    mean_key[c * kBlockTokens] = from.mean_key[c * from.mean_stride];
-  }
-  std::copy_n(from.mean_value, layout_.padded_value_dim,
-              mean_values_.data() + leaf * layout_.padded_value_dim);
-  SetNumbers(leaf, numbers);
-  keys_ += std::popcount(from.block.valid);
 }
 
 }  // namespace attnd::engine

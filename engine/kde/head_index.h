@@ -7,9 +7,6 @@
 //   u = q^T P q; E[v | leaf, q] = mean value + slope * q^T G.
 // Without one u = |q|^2 and slopes are 0.
 //
-// Two kinds: a built index owns its leaves, 64 near keys each; a fresh one borrows raw blocks, in
-// which keys lie as they came.
-//
 // Written by one thread while it is made, immutable and readable from any thread after. Cannot fail
 // but for std::bad_alloc in the constructor.
 #ifndef ATTND_ENGINE_KDE_HEAD_INDEX_H_
@@ -53,12 +50,10 @@ struct ErrorTable {
 
 class HeadIndex {
  public:
-  // Built: for `keys` keys of a span of `tokens` tokens; all masked: 0 keys.
+  // For `keys` keys of a span of `tokens` tokens; all masked: 0 keys.
   HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys);
-  // Fresh: for so many raw blocks.
-  HeadIndex(const BlockLayout& layout, std::int64_t blocks);
 
-  // Of a built one, with a metric of its own or a borrowed one.
+  // With a metric of its own or a borrowed one.
   static std::int64_t Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
                             bool own_metric);
   std::int64_t bytes() const;
@@ -92,15 +87,14 @@ class HeadIndex {
   LeafMeans means(std::int64_t leaf) const;
 
   const std::shared_ptr<const LeafMetric>& metric() const { return metric_; }
+  // [d_k], about which summaries are made; null: zero.
+  const float* centre() const { return metric_ == nullptr ? nullptr : metric_->centre(); }
   const ErrorTable& errors() const { return errors_; }
-  // Of leaves in which keys lie as they came; only main spans learn it.
-  const ErrorTable& fresh_errors() const { return fresh_errors_; }
 
   // For those who make an index. The leaf's view, tokens and places are written before.
   void SetLeaf(std::int64_t leaf, const BlockView<float>& block, const std::int32_t* tokens);
   float* blocks() { return blocks_.data(); }
   void Summarize(std::int64_t leaf);
-  void CopySummary(std::int64_t leaf, const LeafMeans& from, const LeafNumbers& numbers);
   void SetSlope(std::int64_t leaf, float slope) { stat(5)[leaf] = slope; }
   float* ratios() { return stat(4); }
   void ShareMetric(std::shared_ptr<const LeafMetric> metric, bool own) {
@@ -108,19 +102,15 @@ class HeadIndex {
     own_metric_ = own;
   }
   void SetErrors(const ErrorTable& errors) { errors_ = errors; }
-  void SetFreshErrors(const ErrorTable& errors) { fresh_errors_ = errors; }
 
  private:
-  HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys, std::int64_t leaves,
-            bool owns_blocks);
   float* stat(std::int64_t which) { return stats_.data() + which * columns(); }
-  void SetNumbers(std::int64_t leaf, const LeafNumbers& numbers);
 
   const BlockLayout layout_;
   const std::int64_t tokens_;
   const std::int64_t leaves_;
-  std::int64_t keys_;
-  AlignedBuffer<float> blocks_;              // [leaves] blocks of the layout; empty: borrowed
+  const std::int64_t keys_;
+  AlignedBuffer<float> blocks_;              // [leaves] blocks of the layout
   AlignedBuffer<BlockView<float>> views_;    // [leaves]
   AlignedBuffer<std::int32_t> leaf_tokens_;  // [leaves][64]
   AlignedBuffer<std::int32_t> places_;       // [tokens]
@@ -130,7 +120,6 @@ class HeadIndex {
   std::shared_ptr<const LeafMetric> metric_;
   bool own_metric_ = false;
   ErrorTable errors_;
-  ErrorTable fresh_errors_;
 };
 
 }  // namespace attnd::engine

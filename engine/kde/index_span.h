@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "engine/aligned_buffer.h"
@@ -14,9 +13,7 @@
 #include "engine/exact/key_value_state.h"
 #include "engine/exact/segment.h"
 #include "engine/kde/head_index.h"
-#include "engine/kde/leaf_summary.h"
 #include "engine/kde/upkeep_schedule.h"
-#include "engine/scratch.h"
 
 namespace attnd::engine {
 
@@ -29,17 +26,10 @@ struct RawBlock {
     return {keys, keys + layout.key_elements(), valid};
   }
   static std::int64_t Bytes(const BlockLayout& layout);
-  // The head's summary, for an index of raw blocks.
-  LeafMeans means(const BlockLayout& layout, std::int64_t head) const;
-  const LeafNumbers& numbers(std::int64_t head) const {
-    return numbers_of_heads[static_cast<std::size_t>(head)];
-  }
 
   const std::int64_t first;
   const RowMask valid;
-  AlignedBuffer<float> data;       // [kv_heads] blocks of the layout
-  AlignedBuffer<float> mean_rows;  // [kv_heads] mean key [d_k], mean value [padded d_v]
-  std::vector<LeafNumbers> numbers_of_heads;
+  AlignedBuffer<float> data;  // [kv_heads] blocks of the layout
 };
 
 struct IndexSpan {
@@ -60,13 +50,6 @@ struct SpanInput {
 
   std::int64_t CountKeys() const;
 };
-
-// An index of raw blocks as they came, one leaf each, with what `main` knows of leaves. Blocks are
-// consecutive, at least one. `before` may be null, or another such index, whose slopes are taken
-// over where they hold.
-std::shared_ptr<const IndexSpan> IndexRawBlocks(
-    const BlockLayout& layout, std::span<const std::shared_ptr<const RawBlock>> blocks,
-    const IndexSpan& main, const IndexSpan* before, Scratch& scratch);
 
 }  // namespace attnd::engine
 

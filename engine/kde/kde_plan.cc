@@ -101,7 +101,7 @@ void KdePlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
   use_index_ = words_ > 0 && group.sealed_tokens >= rule_.least_tokens;
   if (use_index_) SetThreshold();
-  blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->exact_blocks().size())) +
+  blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
             (group.tail.rows > 0 ? 1 : 0);
   head_rows_ = group.count * shape_.group_size();
   head_tiles_ = CeilDivide(head_rows_, kTileRows);
@@ -207,7 +207,7 @@ std::int64_t KdePlan::AttendRaw(Tile& tile, Chain& chain, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const std::int64_t index = chain.next++;
   const auto& raw =
-      state_ == nullptr ? std::vector<std::shared_ptr<const RawBlock>>() : state_->exact_blocks();
+      state_ == nullptr ? std::vector<std::shared_ptr<const RawBlock>>() : state_->raw_blocks();
   TileWork work = {.rows = tile.rows.rows,
                    .key_dim = shape_.key_dim,
                    .queries = tile.queries,
@@ -317,8 +317,7 @@ void KdePlan::Write(const Tile& tile) const {
 void KdePlan::WriteEstimates(const Tile& tile) const {
   const EstimateView& view = answer_.estimates;
   const std::int64_t raw_tokens =
-      state_ == nullptr ? 0
-                        : static_cast<std::int64_t>(state_->exact_blocks().size()) * kBlockTokens;
+      state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size()) * kBlockTokens;
   const double spread = state_ == nullptr ? 0.0 : state_->Spread(tile.rows.kv_head);
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];

@@ -13,9 +13,6 @@
 namespace attnd::engine {
 namespace {
 
-// Sealed blocks that are always read, beside the first and the open one.
-constexpr std::size_t kNewestBlocks = 200;
-
 bool Within(const TokenSpan& outer, std::int64_t first, std::int64_t end) {
   return first >= outer.first && end <= outer.end();
 }
@@ -32,7 +29,6 @@ std::int64_t KdeState::bytes() const {
                        static_cast<std::int64_t>(value_sums_.size() * sizeof(double)) +
                        static_cast<std::int64_t>(blocks_.size()) * RawBlock::Bytes(layout_);
   for (const auto& piece : spans_) bytes += piece->bytes();
-  if (fresh_ != nullptr) bytes += fresh_->bytes();
   const auto held = [](const auto& pieces, const auto& piece) {
     return std::find(pieces.begin(), pieces.end(), piece) != pieces.end();
   };
@@ -117,31 +113,12 @@ void KdeState::KeepUp(Scratch& scratch) {
   for (const TokenSpan& span : SpansEndingAt(sealed_)) Begin(span);
 }
 
-// Neither depends on how Append() was called: both follow from the blocks and spans that there are.
-void KdeState::IndexFresh(Scratch& scratch) {
-  std::span<const std::shared_ptr<const RawBlock>> fresh = blocks_;
-  exact_.clear();
-  if (!spans_.empty()) {
-    fresh = fresh.subspan(1);
-    const std::size_t newest = std::min(fresh.size(), kNewestBlocks);
-    exact_.push_back(blocks_.front());
-    exact_.insert(exact_.end(), fresh.end() - static_cast<std::ptrdiff_t>(newest), fresh.end());
-    fresh = fresh.first(fresh.size() - newest);
-  } else {
-    exact_ = blocks_;
-    fresh = {};
-  }
-  fresh_ = fresh.empty() ? nullptr
-                         : IndexRawBlocks(layout_, fresh, *spans_.front(), fresh_.get(), scratch);
-}
-
 absl::Status KdeState::Append(std::span<const Block> blocks, Scratch& scratch) {
   try {
     for (const Block& block : blocks) {
       AddBlock(block);
       KeepUp(scratch);
     }
-    IndexFresh(scratch);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the index after token ", sealed_));

@@ -1,7 +1,6 @@
 // The kde engine's sealed state: where a layer's sealed tokens lie. The first block, and those that
-// no visible span holds yet, are raw blocks; all others lie in spans, as upkeep_schedule.h says. Of
-// the raw blocks the first and the newest two are always read; those between are the leaves of a
-// fresh index, once there is a span to tell what leaves are like.
+// no visible span holds yet, are raw blocks; all others lie in spans, as upkeep_schedule.h says.
+// Raw blocks are always read.
 //
 // A copy shares blocks, spans and jobs, and is cheap: tens of pointers, whatever the length.
 //
@@ -41,10 +40,7 @@ class KdeState final : public SealedState {
   std::int64_t sealed() const { return sealed_; }
   // Ascending, each with its own tokens.
   const std::vector<std::shared_ptr<const IndexSpan>>& spans() const { return spans_; }
-  // The first block and the newest two, or all that no span holds where there is no span.
-  const std::vector<std::shared_ptr<const RawBlock>>& exact_blocks() const { return exact_; }
-  // An index of the raw blocks between; null where there are none.
-  const std::shared_ptr<const IndexSpan>& fresh() const { return fresh_; }
+  const std::vector<std::shared_ptr<const RawBlock>>& raw_blocks() const { return blocks_; }
 
   // Root mean square of |v - mean v| over the unmasked sealed tokens; 0 where there are none.
   double Spread(std::int64_t head) const;
@@ -58,15 +54,12 @@ class KdeState final : public SealedState {
   void KeepUp(Scratch& scratch);
   void Install(const std::shared_ptr<const IndexSpan>& span);
   void Begin(const TokenSpan& span);
-  void IndexFresh(Scratch& scratch);
 
   BlockLayout layout_;
   float scale_;
   std::int64_t sealed_ = 0;
   std::vector<std::shared_ptr<const IndexSpan>> spans_;
   std::vector<std::shared_ptr<const RawBlock>> blocks_;
-  std::vector<std::shared_ptr<const RawBlock>> exact_;  // some of blocks_
-  std::shared_ptr<const IndexSpan> fresh_;
   std::vector<std::shared_ptr<SpanBuild>> builds_;
   std::int64_t unmasked_ = 0;
   std::vector<double> value_sums_;  // [kv_heads][d_v, sum of squares]

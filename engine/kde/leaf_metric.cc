@@ -1,7 +1,6 @@
 #include "engine/kde/leaf_metric.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "engine/gemm.h"
@@ -13,11 +12,14 @@ namespace {
 constexpr std::int64_t kKeysPerComponent = 8;
 }  // namespace
 
-LeafMetric::LeafMetric(const BlockLayout& layout)
+LeafMetric::LeafMetric(const BlockLayout& layout, const float* centre)
     : layout_(layout),
       padded_key_dim_(RoundUp(layout.key_dim, kGemmColumnMultiple)),
+      centre_(layout.key_dim),
       covariance_(layout.key_dim * padded_key_dim_),
-      cross_covariance_(layout.key_dim * layout.padded_value_dim) {}
+      cross_covariance_(layout.key_dim * layout.padded_value_dim) {
+  std::copy_n(centre, layout.key_dim, centre_.data());
+}
 
 bool LeafMetric::Enough(const BlockLayout& layout, std::int64_t keys) {
   return keys >= kKeysPerComponent * layout.key_dim;
@@ -25,7 +27,8 @@ bool LeafMetric::Enough(const BlockLayout& layout, std::int64_t keys) {
 
 std::int64_t LeafMetric::Bytes(const BlockLayout& layout) {
   return static_cast<std::int64_t>(sizeof(LeafMetric)) +
-         layout.key_dim * (RoundUp(layout.key_dim, kGemmColumnMultiple) + layout.padded_value_dim) *
+         layout.key_dim *
+             (RoundUp(layout.key_dim, kGemmColumnMultiple) + layout.padded_value_dim + 1) *
              static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -45,7 +48,7 @@ void LeafMetric::AddLeaf(const LeafMeans& leaf, Scratch& scratch) {
   AddRow(product, cross_covariance_.data(), layout_.key_dim * columns);
 }
 
-void LeafMetric::Finish(std::int64_t keys) {
+void LeafMetric::Finish(std::int64_t leaves) {
   const std::int64_t d = layout_.key_dim;
   float* covariance = covariance_.data();
   float* cross = cross_covariance_.data();
@@ -58,7 +61,7 @@ void LeafMetric::Finish(std::int64_t keys) {
     covariance[i] = static_cast<float>(static_cast<double>(covariance[i]) * factor);
   }
   for (std::int64_t i = 0; i < cross_covariance_.size(); ++i) {
-    cross[i] = static_cast<float>(static_cast<double>(cross[i]) / static_cast<double>(keys));
+    cross[i] = static_cast<float>(static_cast<double>(cross[i]) / static_cast<double>(leaves));
   }
   if (!(trace > 0.0) || !AllFinite(covariance, covariance_.size())) {
     std::fill_n(covariance, covariance_.size(), 0.0F);
@@ -85,8 +88,7 @@ float LeafMetric::Slope(const LeafMeans& leaf, Scratch& scratch) const {
   for (std::int64_t j = 0; j < kBlockTokens; ++j) {
     product += static_cast<double>(Dot(followed + j * columns, values + j * columns, columns));
   }
-  const double slope =
-      product / static_cast<double>(std::popcount(leaf.block.valid)) / cross_square_;
+  const double slope = product / cross_square_;
   return std::isfinite(slope) ? static_cast<float>(slope) : 0.0F;
 }
 

@@ -20,6 +20,8 @@ constexpr float kMostErrorScale = 16.0F;
 struct Strip {
   std::int64_t columns = 0;
   float* scores = nullptr;   // [padded rows, columns]: scores, log masses, weights in turn
+  float* offsets = nullptr;  // [metrics][padded rows, d_k]
+  float* lengths = nullptr;  // [metrics][rows], of offsets
   float* squares = nullptr;  // [metrics][rows]
   float* slopes = nullptr;   // [metrics][rows]
 };
@@ -47,10 +49,8 @@ std::int64_t SelectedKeys(const HeadIndex& index, const RowMask* selected) {
 bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std::int64_t row,
                const Strip& strip, RowMask* selected, RowMasses& masses) {
   float* scores = strip.scores + row * strip.columns;
-  const std::int64_t d = spans.front().index->layout().key_dim;
-  LeafQuery query = {.max = -std::numeric_limits<float>::infinity(),
-                     .length = QueryLength(queries.queries + row * d, d)};
-  bool finite = std::isfinite(query.length);
+  LeafQuery query = {.max = -std::numeric_limits<float>::infinity()};
+  bool finite = true;
   for (const SpanView& span : spans) {
     const float max = LogMasses(span.index->stats(), scores + span.first_column);
     finite = finite && !std::isnan(max);
@@ -70,7 +70,8 @@ bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std
         Threshold(queries.threshold) * reference / ErrorScale(spans, span, queries.threshold);
     query.ratio = span.errors->mass_ratios[at];
     query.square = strip.squares[span.metric * queries.rows + row];
-    finite = finite && std::isfinite(query.square);
+    query.length = strip.lengths[span.metric * queries.rows + row];
+    finite = finite && std::isfinite(query.square) && std::isfinite(query.length);
     RowMask* of_span = selected + span.first_column / kBlockTokens;
     const LeafTotals totals = SelectLeaves(
         index.stats(), query,
@@ -123,13 +124,14 @@ void AddMeanValues(const SpanView& span, std::int64_t rows, const Strip& strip,
 }
 
 // acc += slope * q^T G. Left out where the product leaves f32: it is a correction.
-void FollowKeys(const LeafMetric& metric, const BlockLayout& layout, const StripQueries& queries,
-                const float* slopes, const SoftmaxSums& sums, Scratch& scratch) {
+void FollowKeys(const LeafMetric& metric, const BlockLayout& layout, std::int64_t rows,
+                const float* offsets, const float* slopes, const SoftmaxSums& sums,
+                Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const std::int64_t columns = sums.padded_value_dim;
-  float* followed = scratch.Take(PaddedTileRows(queries.rows) * columns);
-  FollowedValues(metric, layout, queries.queries, queries.rows, followed);
-  for (std::int64_t r = 0; r < queries.rows; ++r) {
+  float* followed = scratch.Take(PaddedTileRows(rows) * columns);
+  FollowedValues(metric, layout, offsets, rows, followed);
+  for (std::int64_t r = 0; r < rows; ++r) {
     float* row = followed + r * columns;
     if (slopes[r] == 0.0F) continue;
     ScaleRow(row, slopes[r], row, columns);
@@ -151,18 +153,16 @@ void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
 std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head) {
   std::vector<SpanView> views;
   std::vector<const LeafMetric*> metrics;
-  const auto add = [&](const IndexSpan& span, bool fresh) {
-    const HeadIndex& index = *span.heads[static_cast<std::size_t>(head)];
+  for (const auto& span : state.spans()) {
+    const HeadIndex& index = *span->heads[static_cast<std::size_t>(head)];
     const auto number = std::find(metrics.begin(), metrics.end(), index.metric().get());
     views.push_back({.index = &index,
-                     .errors = fresh ? &index.fresh_errors() : &index.errors(),
-                     .first_token = span.span.first,
+                     .errors = &index.errors(),
+                     .first_token = span->span.first,
                      .first_column = Columns(views),
                      .metric = number - metrics.begin()});
     if (number == metrics.end()) metrics.push_back(index.metric().get());
-  };
-  for (const auto& span : state.spans()) add(*span, false);
-  if (state.fresh() != nullptr) add(*state.fresh(), true);
+  }
   std::int64_t keys = 0;
   for (const SpanView& view : views) keys += view.index->keys();
   for (SpanView& view : views) {
@@ -202,6 +202,10 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
   strip.scores = scratch.Take(PaddedTileRows(queries.rows) * strip.columns);
   std::int64_t metrics = 0;
   ForEachMetric(spans, [&](const LeafMetric*, std::int64_t) { ++metrics; });
+  const BlockLayout& layout = spans.front().index->layout();
+  const std::int64_t offset_floats = PaddedTileRows(queries.rows) * layout.key_dim;
+  strip.offsets = scratch.Take(metrics * offset_floats);
+  strip.lengths = scratch.Take(metrics * queries.rows);
   strip.squares = scratch.Take(metrics * queries.rows);
   strip.slopes = scratch.Take(metrics * queries.rows);
   std::fill_n(strip.slopes, metrics * queries.rows, 0.0F);
@@ -209,9 +213,14 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
     ScoreLeaves(*span.index, queries.queries, queries.rows, strip.columns,
                 strip.scores + span.first_column);
   }
-  const BlockLayout& layout = spans.front().index->layout();
   ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
-    LeafSquares(metric, layout.key_dim, queries.queries, queries.rows,
+    float* offsets = strip.offsets + number * offset_floats;
+    OffsetQueries(metric, layout.key_dim, queries.queries, queries.rows, offsets);
+    for (std::int64_t r = 0; r < queries.rows; ++r) {
+      strip.lengths[number * queries.rows + r] =
+          QueryLength(offsets + r * layout.key_dim, layout.key_dim);
+    }
+    LeafSquares(metric, layout.key_dim, offsets, queries.rows,
                 strip.squares + number * queries.rows, scratch);
   });
   sums.Clear();
@@ -230,7 +239,8 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
   for (const SpanView& span : spans) AddMeanValues(span, queries.rows, strip, sums);
   ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
     if (metric == nullptr) return;
-    FollowKeys(*metric, layout, queries, strip.slopes + number * queries.rows, sums, scratch);
+    FollowKeys(*metric, layout, queries.rows, strip.offsets + number * offset_floats,
+               strip.slopes + number * queries.rows, sums, scratch);
   });
 }
 

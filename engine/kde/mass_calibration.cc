@@ -66,21 +66,22 @@ void MassCalibration::Predict(Scratch& scratch) {
   float* log_masses = scratch.Take(kQueries * columns);
   float* squares = scratch.Take(kQueries);
   ScoreLeaves(index_, queries_rows_.data(), kQueries, columns, log_masses);
-  LeafSquares(index_.metric().get(), index_.layout().key_dim, queries_rows_.data(), kQueries,
-              squares, scratch);
+  float* offsets = scratch.Take(kQueries * index_.layout().key_dim);
+  OffsetQueries(index_.metric().get(), index_.layout().key_dim, queries_rows_.data(), kQueries,
+                offsets);
+  LeafSquares(index_.metric().get(), index_.layout().key_dim, offsets, kQueries, squares, scratch);
   if (index_.metric() != nullptr) {
-    FollowedValues(*index_.metric(), index_.layout(), queries_rows_.data(), kQueries,
-                   followed_.data());
+    FollowedValues(*index_.metric(), index_.layout(), offsets, kQueries, followed_.data());
   }
   for (std::int64_t r = 0; r < queries_; ++r) {
     Row& row = rows_[Index(r)];
     float* of_row = log_masses + r * columns;
-    const float* query = queries_rows_.data() + r * index_.layout().key_dim;
+    const float* offset = offsets + r * index_.layout().key_dim;
     row.max = LogMasses(index_.stats(), of_row);
     row.reference = SumOfMasses(of_row, columns, row.max);
     const LeafQuery leaf_query = {.max = row.max,
                                   .square = squares[r],
-                                  .length = QueryLength(query, index_.layout().key_dim)};
+                                  .length = QueryLength(offset, index_.layout().key_dim)};
     PredictLeaves(index_.stats(), leaf_query, of_row, square_errors_.data() + r * columns,
                   masses_.data() + r * columns);
     row.usable = std::isfinite(row.max) && std::isfinite(row.reference) &&

@@ -40,7 +40,7 @@ class MassCalibration {
   ErrorTable Finish(float spread, const float* ratios);
 
  private:
-  static constexpr std::int64_t kQueries = 192;
+  static constexpr std::int64_t kQueries = 64;
   // Bands of leaves by the first threshold under which they are read; the last one: none.
   static constexpr std::int64_t kBands = kThresholds + 1;
 

@@ -91,6 +91,8 @@ class RefRow {
   const HeadIndex& Of(std::int64_t span) const { return *views_[Index(span)].index; }
   std::int64_t SpanCount() const { return static_cast<std::int64_t>(views_.size()); }
   bool IsOwn(const Leaf& leaf) const;
+  // The row minus what the span's leaves are summarised about.
+  std::vector<float> Offset(const HeadIndex& index) const;
   float Square(const HeadIndex& index) const;
   void Score();
   bool Select(std::int64_t span, float* slope);
@@ -119,14 +121,22 @@ bool RefRow::IsOwn(const Leaf& leaf) const {
   return place >= 0 && place / kBlockTokens == leaf.leaf;
 }
 
+std::vector<float> RefRow::Offset(const HeadIndex& index) const {
+  std::vector<float> offset = row_;
+  if (index.metric() == nullptr) return offset;
+  for (std::size_t c = 0; c < offset.size(); ++c) offset[c] -= index.metric()->centre()[c];
+  return offset;
+}
+
 float RefRow::Square(const HeadIndex& index) const {
   const std::int64_t d = shape_.key_dim;
-  if (index.metric() == nullptr || !stages_.metric) return DotOf(row_.data(), row_.data(), d);
+  const std::vector<float> offset = Offset(index);
+  if (index.metric() == nullptr || !stages_.metric) return DotOf(offset.data(), offset.data(), d);
   const std::int64_t columns = index.metric()->padded_key_dim();
   std::vector<float> turned(Index(columns));
-  RefGemmNN(1, columns, d, row_.data(), d, index.metric()->covariance(), columns, false,
+  RefGemmNN(1, columns, d, offset.data(), d, index.metric()->covariance(), columns, false,
             turned.data(), columns);
-  return std::max(DotOf(turned.data(), row_.data(), d), 0.0F);
+  return std::max(DotOf(turned.data(), offset.data(), d), 0.0F);
 }
 
 void RefRow::Score() {
@@ -157,7 +167,8 @@ bool RefRow::Select(std::int64_t span, float* slope) {
   const HeadIndex& index = Of(span);
   const LeafStats stats = index.stats();
   const float square = Square(index);
-  const float length = std::sqrt(DotOf(row_.data(), row_.data(), shape_.key_dim));
+  const std::vector<float> offset = Offset(index);
+  const float length = std::sqrt(DotOf(offset.data(), offset.data(), shape_.key_dim));
   const SpanView& view = views_[Index(span)];
   const float threshold =
       Threshold(query_.threshold) * reference_ / ErrorScale(views_, view, query_.threshold);
@@ -229,8 +240,8 @@ void RefRow::AddSummaries() {
     const LeafMetric* metric = view.index->metric().get();
     if (metric == nullptr || !stages_.slopes || slope == 0.0F) continue;
     std::vector<float> followed(Index(columns));
-    RefGemmNN(1, columns, shape_.key_dim, row_.data(), shape_.key_dim, metric->cross_covariance(),
-              columns, false, followed.data(), columns);
+    RefGemmNN(1, columns, shape_.key_dim, Offset(*view.index).data(), shape_.key_dim,
+              metric->cross_covariance(), columns, false, followed.data(), columns);
     for (float& value : followed) value *= slope;
     if (!AllFinite(followed.data(), columns)) continue;
     for (std::size_t c = 0; c < followed.size(); ++c) acc_[c] += followed[c];
@@ -276,7 +287,7 @@ float RefKdeRow(const LayerShape& shape, const KdeState& state, const TailView& 
   RefRow row(shape, state, query, stages);
   const std::int64_t kv_head = query.head / shape.group_size();
   if (!state.spans().empty()) row.AddSummaries();
-  for (const auto& block : state.exact_blocks()) row.Read(block->view(state.layout(), kv_head));
+  for (const auto& block : state.raw_blocks()) row.Read(block->view(state.layout(), kv_head));
   if (tail.rows > 0) {
     Scratch scratch;
     row.Read(OpenBlock(tail, shape, kv_head, scratch));
