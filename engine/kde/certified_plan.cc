@@ -108,6 +108,10 @@ void CertifiedPlan::GatherBlocks(Chain& chain, std::int64_t kv_head, Scratch& sc
                                ? CertifiedBlock{state_->raw(kv_head, b), KeyCodes{}, ValueCodes{}}
                                : state_->block(kv_head, b));
   }
+  if (group_.tail.rows == 0) {
+    chain.blocks.emplace_back();
+    return;
+  }
   const Scratch::Frame frame(scratch);
   const BlockView<float> open = OpenBlock(group_.tail, shape_, kv_head, scratch);
   if (chain.open.size() == 0) chain.open = AlignedBuffer<float>::Uninitialized(layout_.elements());

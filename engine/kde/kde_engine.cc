@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeKdeEngine(const LayerShape& sh
     case KdeConfig::Mode::kCertified:
       return MakeCertifiedEngine(shape, config);
     case KdeConfig::Mode::kPaper:
-      return absl::InvalidArgumentError("kde.mode is PAPER, which is not offered so far");
+      return MakePaperEngine(shape, config);
   }
   return std::make_unique<KdeEngine>(shape, config);
 }

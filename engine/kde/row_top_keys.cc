@@ -18,6 +18,7 @@ void RowTopKeys::Reset(std::int64_t k) {
 
 void RowTopKeys::Offer(const float* query, std::int64_t key_dim, const BlockView<float>& block,
                        std::int64_t position) {
+  if (block.valid == 0) return;
   alignas(64) std::array<float, kBlockTokens> scores;
   ScoresOneQuery(query, key_dim, block.keys_t, scores.data(), nullptr);
   TopKeys top;
