@@ -17,6 +17,7 @@
 #include "tests/data/real_data.h"
 #include "tests/engine/harness_common.h"
 #include "tests/engine/kde_harness.h"
+#include "tests/engine/kde_paper_harness.h"
 #include "tests/oracle/attention_oracle.h"
 
 namespace attnd::engine::kde_test {
@@ -463,6 +464,40 @@ TEST_F(KdePaperMode, AnswersScalesThatArePositiveForNobody) {
     ExpectExact(tokens, queries_,
                 Ask(*engine, exact_test::At(*engine, tokens, 200), queries_.data(), count_));
   }
+}
+
+TEST(KdeModes, PlansTakeTheMemoryThatIsStated) {
+#ifdef ATTND_SANITIZED
+  GTEST_SKIP() << "a sanitizer brings its own allocator";
+#else
+  const LayerShape shape = {1, 2, 12, 20, 0.3F};
+  const Tokens tokens = ClusteredTokens(shape, 20000, 40, 9);
+  const std::vector<float> queries = KeysAsQueries(tokens, 200);
+  const std::int64_t count = std::ssize(queries) / shape.query_row();
+  for (const Mode mode : {Mode::kCertified, Mode::kPaper}) {
+    const auto engine = MakeKde(shape, mode);
+    const Snapshot snapshot = exact_test::At(*engine, tokens, tokens.count);
+    const exact_test::Asked asked = {.top_k = 5};
+    exact_test::Answers answers = exact_test::Unwritten(shape, count, asked);
+    QueryGroup group = exact_test::Group(snapshot, queries.data(), count, asked);
+    group.accuracy.target_error = 0.003;
+    Scratch scratch;
+    const std::int64_t before = BytesInUse();
+    std::int64_t peak = before;
+    const std::unique_ptr<AttendPlan> plan = engine->NewPlan();
+    plan->Reset(group, exact_test::View(answers, asked));
+    for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
+      bool done = false;
+      while (!done) {
+        done = plan->Run(chain, scratch);
+        peak = std::max(peak, BytesInUse());
+      }
+    }
+    const std::int64_t stated = engine->PlanBytes(tokens.count, count, 5);
+    EXPECT_LE(peak - before, stated + (1 << 20));  // of which the scratch takes a part
+    EXPECT_GE(peak - before, stated / 6);
+  }
+#endif
 }
 
 }  // namespace
