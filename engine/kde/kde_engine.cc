@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/exact/segment.h"
 #include "engine/kde/index_span.h"
+#include "engine/kde/kde_mode_engine.h"
 #include "engine/kde/kde_plan.h"
 #include "engine/kde/kde_state.h"
 #include "engine/kde/upkeep_schedule.h"
@@ -106,9 +107,14 @@ absl::Status CheckConfig(const KdeConfig& config) {
 absl::StatusOr<std::unique_ptr<const Engine>> MakeKdeEngine(const LayerShape& shape,
                                                             const KdeConfig& config) {
   if (absl::Status status = CheckConfig(config); !status.ok()) return status;
-  if (config.mode != KdeConfig::Mode::kAuto && config.mode != KdeConfig::Mode::kIndex) {
-    return absl::InvalidArgumentError(
-        "kde.mode is neither AUTO nor INDEX, which are offered so far");
+  switch (config.mode) {
+    case KdeConfig::Mode::kAuto:
+    case KdeConfig::Mode::kIndex:
+      break;
+    case KdeConfig::Mode::kCertified:
+      return MakeCertifiedEngine(shape, config);
+    case KdeConfig::Mode::kPaper:
+      return MakePaperEngine(shape, config);
   }
   return std::make_unique<KdeEngine>(shape, config);
 }

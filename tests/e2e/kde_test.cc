@@ -294,15 +294,33 @@ TEST_F(Kde, AStreamTakesAccuracyAndTellsEstimates) {
   EXPECT_TRUE(Succeeded(stream->Finish()));
 }
 
+TEST_F(Kde, CertifiedAnswersComeWithErrorsAndBounds) {
+  v1::LayerGroup group = KdeGroup(kShape, v1::KdeConfig::CERTIFIED);
+  group.mutable_kde()->mutable_accuracy()->set_max_keys(200);  // not all of them
+  const TestSession session(server_.stub(), "s", ConfigOf({group}));
+  ASSERT_TRUE(Succeeded(session.Append(tokens_, 0, kTokens).status));
+  const Reply<v1::AttendResponse> reply = session.Attend(AttendOf(session, Everything()));
+  ASSERT_TRUE(Succeeded(reply.status));
+  const oracle::Answers truth = Truth(0, kTokens);
+  EXPECT_LT(RelativeError(Floats(reply->answer().outputs()), truth.outputs), 0.01);
+  const v1::Estimates& estimates = reply->answer().estimates();
+  EXPECT_EQ(estimates.paths(), std::string(static_cast<std::size_t>(kRows), '\2'));
+  EXPECT_EQ(estimates.calibrated(), std::string(static_cast<std::size_t>(kRows), '\0'));
+  const std::vector<float> bounds = Floats(estimates.log_normalizer_bounds());
+  std::int64_t within = 0;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(kRows); ++row) {
+    within += double{bounds[2 * row]} <= truth.log_normalizers[row] &&
+                      double{bounds[2 * row + 1]} >= truth.log_normalizers[row]
+                  ? 1
+                  : 0;
+  }
+  EXPECT_GE(within, 95 * kRows / 100);
+  for (const float error : Floats(estimates.errors())) EXPECT_GT(error, 0.0F);
+}
+
 TEST_F(Kde, ThePaperAnswersAttendsOnly) {
-  v1::CreateSessionRequest create;
-  create.set_session_id("s");
-  v1::LayerGroup group = KdeGroup(kShape);
-  group.mutable_kde()->set_mode(v1::KdeConfig::PAPER);
-  *create.mutable_config() = ConfigOf({group});
-  v1::Session created;
-  const grpc::Status status = server_.stub().CreateSession(Context().get(), create, &created);
-  if (!status.ok()) GTEST_SKIP() << status.error_message();
+  v1::LayerGroup group = KdeGroup(kShape, v1::KdeConfig::PAPER);
+  group.mutable_kde()->mutable_accuracy()->set_max_keys(128);  // not all of them
   const TestSession session(server_.stub(), "s", ConfigOf({group}));
   EXPECT_TRUE(FailedWith(session.Step(session.StepOf(tokens_, queries_, 0, 10)).status,
                          StatusCode::INVALID_ARGUMENT, v1::UNSUPPORTED));
@@ -312,6 +330,12 @@ TEST_F(Kde, ThePaperAnswersAttendsOnly) {
   ASSERT_TRUE(Succeeded(reply.status));
   const v1::Answer again = session.Attend(AttendOf(session, Everything()))->answer();
   EXPECT_EQ(again.outputs().data(), reply->answer().outputs().data()) << "of the same batch";
+  const v1::Estimates& estimates = reply->answer().estimates();
+  EXPECT_EQ(estimates.paths(), std::string(static_cast<std::size_t>(kRows), '\3'));
+  EXPECT_EQ(estimates.target_met(), std::string(static_cast<std::size_t>(kRows), '\1'))
+      << "of a budget alone there is no target";
+  EXPECT_LT(RelativeError(Floats(reply->answer().outputs()), Truth(0, kTokens).outputs), 0.7);
+  EXPECT_TRUE(server_.WaitForMetric("attnd_kde_answers_total{path=\"paper\"}", 2 * kRows));
 }
 
 }  // namespace

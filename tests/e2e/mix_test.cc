@@ -58,6 +58,9 @@ std::vector<Kind> Kinds() {
   kinds.push_back({"kde", KdeGroup(kShape)});
   kinds.push_back({"kde_budget", KdeGroup(kShape)});
   kinds.back().group.mutable_kde()->mutable_accuracy()->set_max_keys(100);
+  kinds.push_back({"kde_index", KdeGroup(kShape, v1::KdeConfig::INDEX)});
+  kinds.push_back({"kde_certified", KdeGroup(kShape, v1::KdeConfig::CERTIFIED)});
+  kinds.back().group.mutable_kde()->mutable_accuracy()->set_max_keys(200);
   kinds.push_back({"mamba2", GatedGroup(kShape, v1::UpdateRule::PER_TOKEN)});
   kinds.push_back({"gla", GatedGroup(kShape, v1::UpdateRule::PER_FEATURE)});
   kinds.push_back({"delta", GatedGroup(kShape, v1::UpdateRule::NONE, true)});
