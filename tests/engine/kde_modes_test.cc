@@ -198,6 +198,7 @@ TEST_F(KdeCertifiedMode, LargestKeysAreExact) {
   const exact_test::Answers truth = exact_test::Attend(
       *exact, exact_test::At(*exact, tokens_, kTokens), query(0), count_, {.top_k = 5});
   EXPECT_EQ(answers.exact.top_positions, truth.top_positions);
+  for (const std::int64_t keys : answers.keys) ASSERT_EQ(keys, std::ranges::count(tokens_.mask, 1));
   for (std::size_t i = 0; i < truth.top_weights.size(); ++i) {
     ASSERT_NEAR(answers.exact.top_weights[i], truth.top_weights[i],
                 0.05 * static_cast<double>(truth.top_weights[i]));
