@@ -3,7 +3,6 @@
 #include <memory>
 #include <span>
 
-#include "engine/exact/key_value_state.h"
 #include "engine/exact/segment.h"
 #include "engine/kde/certified_plan.h"
 #include "engine/kde/certified_state.h"
@@ -46,18 +45,16 @@ class CertifiedEngine final : public KdeModeEngine {
     const std::int64_t raw =
         layout.kv_heads * layout.elements() * static_cast<std::int64_t>(sizeof(float)) +
         static_cast<std::int64_t>(sizeof(RowMask));
-    return (raw + CodedBytes() + kBlockTokens - 1) / kBlockTokens;
+    return (raw + CodedSegment::BlockBytes(layout) + kBlockTokens - 1) / kBlockTokens;
   }
   // Segments are allocated whole, and a sealed block waits for its successor.
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
-    const KeyValueState<float> state(shape());
+    const CertifiedState state(shape());
     const auto sealed = [](std::int64_t tokens) {
       return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
     };
-    const std::int64_t before = sealed(position);
-    const std::int64_t after = sealed(position + count);
-    return Tail::Bytes(shape(), {}) + state.CapacityBytes(after) - state.CapacityBytes(before) +
-           (after - before) * CodedBytes();
+    return Tail::Bytes(shape(), {}) + state.CapacityBytes(sealed(position + count)) -
+           state.CapacityBytes(sealed(position));
   }
   // A scan reads a quarter of a key's and a value's bytes; gathered keys and values come to about
   // 1,024 rows.
@@ -66,12 +63,6 @@ class CertifiedEngine final : public KdeModeEngine {
     const std::int64_t tokens = RoundUp(position, kBlockTokens);
     return EvaluatesAll(config().accuracy, tokens) ? tokens
                                                    : std::min(tokens, kGatheredRows + tokens / 4);
-  }
-
- private:
-  std::int64_t CodedBytes() const {
-    return CodedBlock::Bytes(BlockLayout(shape())) +
-           static_cast<std::int64_t>(sizeof(std::shared_ptr<const CodedBlock>));
   }
 };
 

@@ -1,9 +1,11 @@
 #include "engine/kde/certified_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <span>
 
 #include "engine/exact/open_block.h"
 #include "engine/kde/residual_sample.h"
@@ -25,6 +27,12 @@ constexpr std::int64_t kMostSteps = 32;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::int64_t VisibleKeys(std::span<const CertifiedBlock> blocks) {
+  std::int64_t keys = 0;
+  for (const CertifiedBlock& block : blocks) keys += std::popcount(block.block.valid);
+  return keys;
+}
 
 }  // namespace
 
@@ -218,7 +226,7 @@ void CertifiedPlan::WriteEstimates(const Chain& chain) const {
   if (view.exact_masses != nullptr) view.exact_masses[row] = static_cast<float>(answer.exact_mass);
   if (view.keys_evaluated != nullptr) {
     view.keys_evaluated[row] =
-        answer.keys_evaluated + (answer_.top_k > 0 ? answer.keys_scanned : 0);
+        answer_.top_k > 0 ? VisibleKeys(chain.blocks) : answer.keys_evaluated;
   }
   if (view.paths != nullptr) {
     view.paths[row] =

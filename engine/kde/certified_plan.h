@@ -16,7 +16,7 @@
 // several in their order.
 //
 // The largest keys (AnswerView::top_k) are exact: where they are wanted all keys are scored in
-// f32 as well, which counts as evaluated.
+// f32 as well, and count as evaluated.
 //
 // Thread safety: as engine.h demands of an AttendPlan.
 #ifndef ATTND_ENGINE_KDE_CERTIFIED_PLAN_H_

@@ -21,6 +21,9 @@ constexpr double kMostSamples = 16384;
 // A quantum reads about so much.
 constexpr std::int64_t kQuantumBytes = 4 << 20;
 
+// More than any machine has; sizes beyond might overflow.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 void Grow(AlignedBuffer<float>& buffer, std::int64_t count) {
@@ -48,6 +51,9 @@ KdeformerConfig PaperConfigFor(const Accuracy& accuracy) {
 std::int64_t PaperPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std::int64_t queries,
                               std::int64_t top_k) {
   const std::int64_t keys = tokens + kBlockTokens;
+  const std::int64_t least_key_bytes =
+      4 * shape.kv_heads * (2 * (shape.key_dim + shape.value_dim) + 50);
+  if (keys > kMostBytes / least_key_bytes) return kMostBytes;
   KdeformerConfig config;
   config.samples = static_cast<std::int64_t>(kMostSamples);
   const std::int64_t floats =

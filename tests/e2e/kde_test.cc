@@ -334,7 +334,10 @@ TEST_F(Kde, ThePaperAnswersAttendsOnly) {
   EXPECT_EQ(estimates.paths(), std::string(static_cast<std::size_t>(kRows), '\3'));
   EXPECT_EQ(estimates.target_met(), std::string(static_cast<std::size_t>(kRows), '\1'))
       << "of a budget alone there is no target";
-  EXPECT_LT(RelativeError(Floats(reply->answer().outputs()), Truth(0, kTokens).outputs), 0.7);
+  // Values that are noise are no task for a sample of this size, normalizers are.
+  EXPECT_LT(RelativeError(Floats(reply->answer().partial().log_normalizers()),
+                          Truth(0, kTokens).log_normalizers),
+            0.05);
   EXPECT_TRUE(server_.WaitForMetric("attnd_kde_answers_total{path=\"paper\"}", 2 * kRows));
 }
 
