@@ -7,8 +7,6 @@
 #include <numeric>
 #include <span>
 
-#include "engine/gemm.h"
-#include "engine/kde/centred_leaf.h"
 #include "engine/kde/leaf_assignment.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/nearest.h"
@@ -18,6 +16,9 @@ namespace attnd::engine {
 namespace {
 
 constexpr std::int64_t kReassignments = 2;
+
+// Of the centre's products with keys.
+constexpr double kMostTilt = 1.0;
 
 // Squares of larger components leave f32: such keys stay in their order, and their leaves are read.
 constexpr float kMostComponent = 1e15F;
@@ -120,7 +121,7 @@ void HeadBuild::PlanCosts() {
   total_cost_ =
       1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
                     static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
-                    kCalibrateCost + (index_->has_metric() ? kMetricCost + kSlopeCost : 0.0));
+                    kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost);
 }
 
 void HeadBuild::Reassign(Scratch& scratch) {
@@ -131,140 +132,76 @@ void HeadBuild::Reassign(Scratch& scratch) {
                  std::span(order_).subspan(Index(first), Index(count)), scratch);
 }
 
-void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
-  const std::int64_t count = index_->LeafKeys(leaf);
-  float* keys_t = index_->blocks_.data() + leaf * layout_.elements();
-  float* values = keys_t + layout_.key_elements();
-  std::int32_t* tokens = index_->leaf_tokens_.data() + leaf * kBlockTokens;
-  if (count < kBlockTokens) {
-    std::fill_n(keys_t, layout_.elements(), 0.0F);
-    std::fill_n(tokens, kBlockTokens, 0);
+// The centre is the mean of the keys as queries, in f64, but so short that its products with keys
+// deviate by kMostTilt at most: one giant key would else decide it, and about a centre far from all
+// queries a leaf's weights tell of the wrong keys. Zero where squares of keys leave f32.
+void HeadBuild::BeginMetric(bool fits) {
+  if (!is_main()) {
+    index_->ShareMetric(input_.lender->heads[Index(head_)]->metric(), /*own=*/false);
+    return;
   }
+  if (!LeafMetric::Enough(layout_, index_->keys())) return;
+  const auto n = static_cast<double>(index_->keys());
+  std::vector<double> sums(Index(layout_.key_dim));
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const float* key = keys_.data() + i * layout_.key_dim;
+    for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += static_cast<double>(key[c]);
+  }
+  std::vector<float> centre;
+  for (const double sum : sums) {
+    centre.push_back(static_cast<float>(sum / n * static_cast<double>(scale_)));
+  }
+  double sum = 0.0;
+  double square = 0.0;
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const auto product = static_cast<double>(
+        Dot(centre.data(), keys_.data() + i * layout_.key_dim, layout_.key_dim));
+    sum += product;
+    square += product * product;
+  }
+  const double deviation = std::sqrt(std::max(square / n - sum / n * (sum / n), 0.0));
+  const double shrink = deviation > kMostTilt ? kMostTilt / deviation : 1.0;
+  for (float& component : centre) {
+    component = static_cast<float>(static_cast<double>(component) * shrink);
+  }
+  if (!AllFinite(centre.data(), layout_.key_dim)) std::fill(centre.begin(), centre.end(), 0.0F);
+  metric_ = std::make_shared<LeafMetric>(layout_, centre.data());
+  index_->ShareMetric(metric_, /*own=*/true);
+}
+
+void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
+  HeadIndex& index = *index_;
+  const std::int64_t first = leaf * kBlockTokens;
+  const std::int64_t count = std::min(kBlockTokens, index.keys() - first);
+  const std::int32_t* rows = order_.data() + first;
+  float* keys_t = index.blocks() + leaf * layout_.elements();
+  float* values = keys_t + layout_.key_elements();
+  if (count < kBlockTokens) std::fill_n(keys_t, layout_.elements(), 0.0F);
   const Scratch::Frame frame(scratch);
-  float* rows = scratch.Take(kBlockTokens * layout_.key_dim);
+  float* keys = scratch.Take(kBlockTokens * layout_.key_dim);
+  std::array<std::int32_t, kBlockTokens> tokens{};
   for (std::int64_t j = 0; j < count; ++j) {
-    const std::int32_t row = order_[Index(leaf * kBlockTokens + j)];
-    std::copy_n(keys_.data() + row * layout_.key_dim, layout_.key_dim, rows + j * layout_.key_dim);
+    const std::int32_t row = rows[j];
+    std::copy_n(keys_.data() + row * layout_.key_dim, layout_.key_dim, keys + j * layout_.key_dim);
     std::copy_n(values_[Index(row)], layout_.padded_value_dim,
                 values + j * layout_.padded_value_dim);
-    tokens[j] = tokens_[Index(row)];
-    index_->places_.data()[tokens[j]] = static_cast<std::int32_t>(leaf * kBlockTokens + j);
+    tokens[Index(j)] = tokens_[Index(row)];
   }
-  TransposeKeys(rows, layout_.key_dim, count, layout_.key_dim, keys_t);
-  Summarize(leaf);
+  TransposeKeys(keys, layout_.key_dim, count, layout_.key_dim, keys_t);
+  index.SetLeaf(leaf, {keys_t, values, FirstRows(count)}, tokens.data());
+  index.Summarize(leaf);
 }
 
-void HeadBuild::Summarize(std::int64_t leaf) {
-  const std::int64_t count = index_->LeafKeys(leaf);
-  const auto n = static_cast<double>(count);
-  const std::int64_t d = layout_.key_dim;
-  const BlockView<float> block = index_->leaf(leaf);
-  float* mean_t =
-      index_->means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
-  std::array<double, kBlockTokens> distances{};
-  double squares = 0.0;
-  for (std::int64_t c = 0; c < d; ++c) {
-    const float* component = block.keys_t + c * kBlockTokens;
-    double sum = 0.0;
-    for (std::int64_t j = 0; j < count; ++j) sum += static_cast<double>(component[j]);
-    const auto mean = static_cast<float>(sum / n);
-    mean_t[c * kBlockTokens] = mean;
-    for (std::int64_t j = 0; j < count; ++j) {
-      const double off = static_cast<double>(component[j]) - static_cast<double>(mean);
-      distances[Index(j)] += off * off;
-    }
-  }
-  double radius = 0.0;
-  for (std::int64_t j = 0; j < count; ++j) {
-    squares += distances[Index(j)];
-    radius = std::max(radius, distances[Index(j)]);
-  }
-  float* mean_value = index_->mean_values_.data() + leaf * layout_.padded_value_dim;
-  for (std::int64_t c = 0; c < layout_.value_dim; ++c) {
-    double sum = 0.0;
-    for (std::int64_t j = 0; j < count; ++j) {
-      const auto value = static_cast<double>(block.values[j * layout_.padded_value_dim + c]);
-      sum += value;
-      value_squares_ += value * value;
-    }
-    value_sum_[Index(c)] += sum;
-    mean_value[c] = static_cast<float>(sum / n);
-  }
-  index_->stat(0)[leaf] = static_cast<float>(std::log(n));
-  index_->stat(1)[leaf] = static_cast<float>(1.0 / n);
-  index_->stat(2)[leaf] = static_cast<float>(squares / n / static_cast<double>(d));
-  // Rounded up, so that the bound holds with what f32 makes of it.
-  index_->stat(3)[leaf] = static_cast<float>(std::sqrt(radius) * (1.0 + 1e-6));
-  index_->stat(4)[leaf] = 1.0F;
-}
-
-void HeadBuild::AddToMetric(std::int64_t leaf, Scratch& scratch) {
-  const Scratch::Frame frame(scratch);
-  const std::int64_t width = index_->padded_key_dim();
-  float* keys = scratch.Take(kBlockTokens * width);
-  float* values = scratch.Take(kBlockTokens * layout_.padded_value_dim);
-  CentreLeaf(*index_, leaf, keys, values);
-  const std::int64_t d = layout_.key_dim;
-  float* covariance = index_->metric_.data();
-  float* cross = covariance + d * width;
-  const std::int64_t columns = layout_.padded_value_dim;
-  float* product = scratch.Take(width * std::max(width, columns));
-  GemmTN(width, width, kBlockTokens, keys, width, keys, width, /*accumulate=*/false, product,
-         width);
-  AddRow(product, covariance, d * width);
-  GemmTN(width, columns, kBlockTokens, keys, width, values, columns, /*accumulate=*/false, product,
-         columns);
-  AddRow(product, cross, d * columns);
-}
-
-// Sums become P, whose trace is d_k, and the mean cross-covariance. Where keys do not vary or
-// numbers are not finite P is the unit matrix and G zero.
-void HeadBuild::FinishMetric() {
-  const std::int64_t d = layout_.key_dim;
-  const std::int64_t width = index_->padded_key_dim();
-  float* covariance = index_->metric_.data();
-  float* cross = covariance + d * width;
-  double trace = 0.0;
-  for (std::int64_t c = 0; c < d; ++c) trace += static_cast<double>(covariance[c * width + c]);
-  const double factor = static_cast<double>(d) / trace;
-  const double share = 1.0 / static_cast<double>(index_->keys());
-  for (std::int64_t i = 0; i < d * width; ++i) {
-    covariance[i] = static_cast<float>(static_cast<double>(covariance[i]) * factor);
-  }
-  for (std::int64_t i = 0; i < d * layout_.padded_value_dim; ++i) {
-    cross[i] = static_cast<float>(static_cast<double>(cross[i]) * share);
-  }
-  if (!(trace > 0.0) || !AllFinite(covariance, d * width)) {
-    std::fill_n(covariance, d * width, 0.0F);
-    for (std::int64_t c = 0; c < d; ++c) covariance[c * width + c] = 1.0F;
-  }
-  if (!AllFinite(cross, d * layout_.padded_value_dim)) {
-    std::fill_n(cross, d * layout_.padded_value_dim, 0.0F);
-  }
-  for (std::int64_t i = 0; i < d * layout_.padded_value_dim; ++i) {
-    cross_square_ += static_cast<double>(cross[i]) * static_cast<double>(cross[i]);
-  }
-}
-
-// <Cov of the leaf, G> / <G, G>, the best fit of a multiple of G.
-void HeadBuild::Slope(std::int64_t leaf, Scratch& scratch) {
-  const Scratch::Frame frame(scratch);
-  const std::int64_t d = layout_.key_dim;
-  const std::int64_t width = index_->padded_key_dim();
-  const std::int64_t columns = layout_.padded_value_dim;
-  float* keys = scratch.Take(kBlockTokens * width);
-  float* values = scratch.Take(kBlockTokens * columns);
-  float* followed = scratch.Take(kBlockTokens * columns);
-  CentreLeaf(*index_, leaf, keys, values);
-  GemmNN(kBlockTokens, columns, d, keys, width, index_->cross_covariance(), columns,
-         /*accumulate=*/false, followed, columns);
-  double product = 0.0;
+void HeadBuild::AddValues(std::int64_t leaf) {
+  const BlockView<float>& block = index_->leaf(leaf);
   for (std::int64_t j = 0; j < index_->LeafKeys(leaf); ++j) {
-    product += static_cast<double>(Dot(followed + j * columns, values + j * columns, columns));
+    const float* value = block.values + j * layout_.padded_value_dim;
+    for (std::size_t c = 0; c < value_sum_.size(); ++c) {
+      const auto x = static_cast<double>(value[c]);
+      value_sum_[c] += x;
+      value_squares_ += x * x;
+    }
   }
-  product /= static_cast<double>(index_->LeafKeys(leaf));
-  const double slope = product / cross_square_;
-  index_->stat(5)[leaf] = std::isfinite(slope) ? static_cast<float>(slope) : 0.0F;
 }
 
 float HeadBuild::Spread() const {
@@ -280,7 +217,7 @@ void HeadBuild::Step(Scratch& scratch) {
       Gather(scratch);
       const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
       const auto keys = static_cast<double>(index_->keys());
-      std::fill_n(index_->places_.data(), index_->tokens(), -1);
+      if (index_->keys() > 0) BeginMetric(fits);
       Stage next = fits ? Stage::kBisect : Stage::kLeaves;
       if (index_->keys() == 0) next = Stage::kDone;
       if (next == Stage::kBisect) {
@@ -305,18 +242,22 @@ void HeadBuild::Step(Scratch& scratch) {
               kReassignments * groups, Stage::kLeaves);
       return;
     }
-    case Stage::kLeaves:
+    case Stage::kLeaves: {
       WriteLeaf(step_, scratch);
-      Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(),
-              index_->has_metric() ? Stage::kMetric : Stage::kCalibrate);
+      AddValues(step_);
+      const Stage next = metric_ != nullptr            ? Stage::kMetric
+                         : index_->metric() != nullptr ? Stage::kSlopes
+                                                       : Stage::kCalibrate;
+      Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(), next);
       return;
+    }
     case Stage::kMetric:
-      AddToMetric(step_, scratch);
+      metric_->AddLeaf(index_->means(step_), scratch);
       Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
-      if (stage_ == Stage::kSlopes) FinishMetric();
+      if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
       return;
     case Stage::kSlopes:
-      Slope(step_, scratch);
+      index_->SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
       Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(),
               Stage::kCalibrate);
       return;
@@ -324,7 +265,10 @@ void HeadBuild::Step(Scratch& scratch) {
       if (!calibration_) calibration_.emplace(*index_, scale_, scratch);
       calibration_->ReadLeaf(scratch);
       Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(), Stage::kDone);
-      if (done()) index_->errors_ = calibration_->Finish(Spread(), index_->stat(4));
+      if (stage_ == Stage::kCalibrate) return;
+      calibration_->LearnRatios(index_->ratios());
+      index_->SetErrors(calibration_->Finish(Spread(), index_->ratios()));
+      calibration_.reset();
       return;
     case Stage::kDone:
       return;

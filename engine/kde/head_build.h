@@ -1,6 +1,6 @@
 // Building the index of one span and kv-head, in steps: gather the keys, cut them in leaves, let
 // them change leaves, write the leaves with their summaries, and learn from the span's own keys how
-// good summaries are.
+// good summaries are. A main span also learns what leaves have in common; others borrow that.
 //
 // A pure function of the tokens, whatever pieces they lay in before. Not thread-safe; a step may
 // throw std::bad_alloc, after which the build is to be dropped.
@@ -44,12 +44,11 @@ class HeadBuild {
   void Gather(Scratch& scratch);
   void GatherBlock(const BlockView<float>& block, const std::int32_t* rows, Scratch& scratch);
   void Reassign(Scratch& scratch);
+  void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf, Scratch& scratch);
-  void Summarize(std::int64_t leaf);
-  void AddToMetric(std::int64_t leaf, Scratch& scratch);
-  void FinishMetric();
-  void Slope(std::int64_t leaf, Scratch& scratch);
+  void AddValues(std::int64_t leaf);
   float Spread() const;
+  bool is_main() const { return input_.lender == nullptr; }
   void Advance(double cost, std::int64_t steps, Stage next);
 
   const BlockLayout layout_;
@@ -70,7 +69,7 @@ class HeadBuild {
   std::optional<Bisection> bisection_;
   std::vector<double> value_sum_;  // [d_v]
   double value_squares_ = 0.0;
-  double cross_square_ = 0.0;  // <G, G>
+  std::shared_ptr<LeafMetric> metric_;  // that is being learned
   std::optional<MassCalibration> calibration_;
 };
 

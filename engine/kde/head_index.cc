@@ -1,8 +1,8 @@
 #include "engine/kde/head_index.h"
 
 #include <algorithm>
-
-#include "engine/gemm.h"
+#include <limits>
+#include <utility>
 
 namespace attnd::engine {
 namespace {
@@ -11,58 +11,78 @@ constexpr std::int64_t kStats = 6;
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 constexpr auto kToken = static_cast<std::int64_t>(sizeof(std::int32_t));
 
-// A span tells the shape of its leaves if it has this many keys for each component, which also
-// keeps P and G below an eighth of its keys and values.
-constexpr std::int64_t kKeysPerComponent = 8;
+std::int64_t LeavesOf(std::int64_t keys) { return (keys + kBlockTokens - 1) / kBlockTokens; }
+
+std::int64_t SummaryBytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t leaves) {
+  return static_cast<std::int64_t>(sizeof(HeadIndex)) +
+         kFloat * RoundUp(leaves, kBlockTokens) *
+             (layout.key_dim + layout.padded_value_dim + kStats) +
+         leaves * static_cast<std::int64_t>(sizeof(BlockView<float>)) +
+         kToken * (leaves * kBlockTokens + tokens);
+}
 
 }  // namespace
-
-std::int64_t HeadIndex::padded_key_dim() const {
-  return RoundUp(layout_.key_dim, kGemmColumnMultiple);
-}
-
-std::int64_t HeadIndex::MetricElements(const BlockLayout& layout, std::int64_t keys) {
-  if (keys < kKeysPerComponent * layout.key_dim) return 0;
-  return layout.key_dim * (RoundUp(layout.key_dim, kGemmColumnMultiple) + layout.padded_value_dim);
-}
 
 HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys)
     : layout_(layout),
       tokens_(tokens),
+      leaves_(LeavesOf(keys)),
       keys_(keys),
-      blocks_(AlignedBuffer<float>::Uninitialized(leaves() * layout.elements())),
-      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves() * kBlockTokens)),
+      blocks_(AlignedBuffer<float>::Uninitialized(leaves_ * layout.elements())),
+      views_(leaves_),
+      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves_ * kBlockTokens)),
       places_(AlignedBuffer<std::int32_t>::Uninitialized(tokens)),
       means_t_(columns() * layout.key_dim),
       mean_values_(columns() * layout.padded_value_dim),
-      stats_(kStats * columns()),
-      metric_(MetricElements(layout, keys)) {}
-
-std::int64_t HeadIndex::Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys) {
-  const std::int64_t leaves = (keys + kBlockTokens - 1) / kBlockTokens;
-  const std::int64_t columns = RoundUp(leaves, kBlockTokens);
-  return static_cast<std::int64_t>(sizeof(HeadIndex)) +
-         kFloat * (leaves * layout.elements() +
-                   columns * (layout.key_dim + layout.padded_value_dim + kStats) +
-                   MetricElements(layout, keys)) +
-         kToken * (leaves * kBlockTokens + tokens);
+      stats_(kStats * columns()) {
+  std::fill_n(places_.data(), tokens, -1);
+  std::fill_n(stat(0), columns(), -std::numeric_limits<float>::infinity());
 }
 
-std::int64_t HeadIndex::bytes() const { return Bytes(layout_, tokens_, keys_); }
-
-std::int64_t HeadIndex::LeafKeys(std::int64_t leaf) const {
-  return std::min(kBlockTokens, keys_ - leaf * kBlockTokens);
+std::int64_t HeadIndex::Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
+                              bool own_metric) {
+  return SummaryBytes(layout, tokens, LeavesOf(keys)) +
+         kFloat * LeavesOf(keys) * layout.elements() +
+         (own_metric && LeafMetric::Enough(layout, keys) ? LeafMetric::Bytes(layout) : 0);
 }
 
-BlockView<float> HeadIndex::leaf(std::int64_t leaf) const {
-  const float* block = blocks_.data() + leaf * layout_.elements();
-  return {block, block + layout_.key_elements(), FirstRows(LeafKeys(leaf))};
+std::int64_t HeadIndex::bytes() const {
+  return SummaryBytes(layout_, tokens_, leaves_) + blocks_.bytes() +
+         (own_metric_ ? LeafMetric::Bytes(layout_) : 0);
 }
 
 LeafStats HeadIndex::stats() const {
   const float* stats = stats_.data();
   const std::int64_t n = columns();
   return {n, stats, stats + n, stats + 2 * n, stats + 3 * n, stats + 4 * n, stats + 5 * n};
+}
+
+LeafMeans HeadIndex::means(std::int64_t leaf) const {
+  return {views_.data()[leaf], means_t(leaf / kBlockTokens) + leaf % kBlockTokens, kBlockTokens,
+          mean_values(0) + leaf * layout_.padded_value_dim, centre()};
+}
+
+void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
+                        const std::int32_t* tokens) {
+  views_.data()[leaf] = block;
+  std::copy_n(tokens, kBlockTokens, leaf_tokens_.data() + leaf * kBlockTokens);
+  for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+    if (((block.valid >> j) & 1U) == 0) continue;
+    places_.data()[tokens[j]] = static_cast<std::int32_t>(leaf * kBlockTokens + j);
+  }
+}
+
+void HeadIndex::Summarize(std::int64_t leaf) {
+  float* mean_key =
+      means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
+  const LeafNumbers numbers =
+      SummarizeLeaf(layout_, views_.data()[leaf], centre(), mean_key, kBlockTokens,
+                    mean_values_.data() + leaf * layout_.padded_value_dim);
+  stat(0)[leaf] = numbers.log_count;
+  stat(1)[leaf] = numbers.noise;
+  stat(2)[leaf] = numbers.variance;
+  stat(3)[leaf] = numbers.radius;
+  stat(4)[leaf] = 1.0F;
 }
 
 }  // namespace attnd::engine

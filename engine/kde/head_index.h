@@ -1,25 +1,28 @@
 // What an index knows of one span of tokens and one kv-head: the keys and values themselves, in
-// leaves of 64 keys that are near each other, and what can be said of a leaf without reading it.
+// leaves of up to 64 keys, and what can be said of a leaf without reading it.
 //
 // A leaf is a block as engine/exact/attend_block.h reads it. Its summary: mean key and mean value,
-// and the numbers of LeafStats. What leaves share, the shape of their key clouds P and how values
-// follow keys within them G, is kept once (`metric`), where the span has enough keys to tell:
-//   u = q^T P q, P the pooled covariance of keys within leaves over its mean variance;
-//   E[v | leaf, q] = mean value + slope * q^T G.
-// Without it u = |q|^2 and slopes are 0.
+// and the numbers of LeafStats. What leaves have in common is in a LeafMetric that several indices
+// share:
+//   u = q^T P q; E[v | leaf, q] = mean value + slope * q^T G.
+// Without one u = |q|^2 and slopes are 0.
 //
-// Owns its memory. Written by one thread while it is built, immutable and readable from any thread
-// after. Cannot fail but for std::bad_alloc in the constructor.
+// Written by one thread while it is made, immutable and readable from any thread after. Cannot fail
+// but for std::bad_alloc in the constructor.
 #ifndef ATTND_ENGINE_KDE_HEAD_INDEX_H_
 #define ATTND_ENGINE_KDE_HEAD_INDEX_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <memory>
 
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
 #include "engine/exact/key_value_state.h"
 #include "engine/exact/segment.h"
+#include "engine/kde/leaf_metric.h"
+#include "engine/kde/leaf_summary.h"
 #include "engine/simd/leaf_selection.h"
 
 namespace attnd::engine {
@@ -33,13 +36,16 @@ constexpr float Threshold(std::int64_t i) {
 // Where no accuracy is asked for: 1/256.
 inline constexpr std::int64_t kDefaultThreshold = 4;
 
-// What the span's own keys, asked as queries, said of each threshold.
+// What keys, asked as queries, said of each threshold.
 struct ErrorTable {
-  float spread = 0.0F;                           // root mean square of |v - mean v|
-  std::array<float, kThresholds> key_shares{};   // of keys that were read
-  std::array<float, kThresholds> mass_ratios{};  // true over predicted, of what was not read
-  std::array<float, kThresholds> errors{};       // 95 % quantile, in spreads
-  std::array<float, kThresholds> factors{};      // 95 % quantile of error over predicted error
+  ErrorTable() { mass_ratios.fill(1.0F); }
+
+  std::int64_t keys = 0;  // that were asked; thresholds are parts of their mass
+  float spread = 0.0F;    // root mean square of |v - mean v|
+  std::array<float, kThresholds> key_shares{};  // of keys that were read
+  std::array<float, kThresholds> mass_ratios;   // true over predicted, of what was not read
+  std::array<float, kThresholds> errors{};      // 95 % quantile, in spreads
+  std::array<float, kThresholds> factors{};     // 95 % quantile of error over predicted error
 };
 
 class HeadIndex {
@@ -47,18 +53,22 @@ class HeadIndex {
   // For `keys` keys of a span of `tokens` tokens; all masked: 0 keys.
   HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys);
 
-  static std::int64_t Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys);
+  // With a metric of its own or a borrowed one.
+  static std::int64_t Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
+                            bool own_metric);
   std::int64_t bytes() const;
 
   const BlockLayout& layout() const { return layout_; }
   std::int64_t tokens() const { return tokens_; }
   std::int64_t keys() const { return keys_; }
-  std::int64_t leaves() const { return (keys_ + kBlockTokens - 1) / kBlockTokens; }
+  std::int64_t leaves() const { return leaves_; }
   // Leaves with padding, a multiple of 64.
-  std::int64_t columns() const { return RoundUp(leaves(), kBlockTokens); }
-  std::int64_t LeafKeys(std::int64_t leaf) const;
+  std::int64_t columns() const { return RoundUp(leaves_, kBlockTokens); }
 
-  BlockView<float> leaf(std::int64_t leaf) const;
+  const BlockView<float>& leaf(std::int64_t leaf) const { return views_.data()[leaf]; }
+  std::int64_t LeafKeys(std::int64_t leaf) const {
+    return std::popcount(views_.data()[leaf].valid);
+  }
   // Tokens of a leaf's keys, counted from the span's first.
   const std::int32_t* tokens_of(std::int64_t leaf) const {
     return leaf_tokens_.data() + leaf * kBlockTokens;
@@ -74,31 +84,41 @@ class HeadIndex {
   const float* mean_values(std::int64_t block) const {
     return mean_values_.data() + block * kBlockTokens * layout_.padded_value_dim;
   }
+  LeafMeans means(std::int64_t leaf) const;
 
-  bool has_metric() const { return metric_.size() > 0; }
-  std::int64_t padded_key_dim() const;
-  const float* covariance() const { return metric_.data(); }  // P [d_k][padded d_k]
-  const float* cross_covariance() const {                     // G [d_k][padded d_v]
-    return metric_.data() + layout_.key_dim * padded_key_dim();
-  }
+  const std::shared_ptr<const LeafMetric>& metric() const { return metric_; }
+  // [d_k], about which summaries are made; null: zero.
+  const float* centre() const { return metric_ == nullptr ? nullptr : metric_->centre(); }
   const ErrorTable& errors() const { return errors_; }
 
- private:
-  friend class HeadBuild;
+  // For those who make an index. The leaf's view, tokens and places are written before.
+  void SetLeaf(std::int64_t leaf, const BlockView<float>& block, const std::int32_t* tokens);
+  float* blocks() { return blocks_.data(); }
+  void Summarize(std::int64_t leaf);
+  void SetSlope(std::int64_t leaf, float slope) { stat(5)[leaf] = slope; }
+  float* ratios() { return stat(4); }
+  void ShareMetric(std::shared_ptr<const LeafMetric> metric, bool own) {
+    metric_ = std::move(metric);
+    own_metric_ = own;
+  }
+  void SetErrors(const ErrorTable& errors) { errors_ = errors; }
 
+ private:
   float* stat(std::int64_t which) { return stats_.data() + which * columns(); }
-  static std::int64_t MetricElements(const BlockLayout& layout, std::int64_t keys);
 
   const BlockLayout layout_;
   const std::int64_t tokens_;
+  const std::int64_t leaves_;
   const std::int64_t keys_;
   AlignedBuffer<float> blocks_;              // [leaves] blocks of the layout
+  AlignedBuffer<BlockView<float>> views_;    // [leaves]
   AlignedBuffer<std::int32_t> leaf_tokens_;  // [leaves][64]
   AlignedBuffer<std::int32_t> places_;       // [tokens]
   AlignedBuffer<float> means_t_;             // [columns / 64][d_k][64]
   AlignedBuffer<float> mean_values_;         // [columns][padded d_v]
   AlignedBuffer<float> stats_;               // [6][columns], in the order of LeafStats
-  AlignedBuffer<float> metric_;              // P, then G; empty: none
+  std::shared_ptr<const LeafMetric> metric_;
+  bool own_metric_ = false;
   ErrorTable errors_;
 };
 

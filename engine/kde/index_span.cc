@@ -38,9 +38,9 @@ std::int64_t IndexSpan::bytes() const {
   return bytes;
 }
 
-std::int64_t IndexSpan::Bytes(const BlockLayout& layout, std::int64_t tokens) {
+std::int64_t IndexSpan::Bytes(const BlockLayout& layout, const TokenSpan& span) {
   return static_cast<std::int64_t>(sizeof(IndexSpan)) +
-         layout.kv_heads * HeadIndex::Bytes(layout, tokens, tokens);
+         layout.kv_heads * HeadIndex::Bytes(layout, span.tokens, span.tokens, IsMainSpan(span));
 }
 
 std::int64_t SpanInput::CountKeys() const {

@@ -34,7 +34,7 @@ struct RawBlock {
 
 struct IndexSpan {
   std::int64_t bytes() const;
-  static std::int64_t Bytes(const BlockLayout& layout, std::int64_t tokens);
+  static std::int64_t Bytes(const BlockLayout& layout, const TokenSpan& span);
 
   TokenSpan span;
   std::vector<std::unique_ptr<const HeadIndex>> heads;  // [kv_heads]
@@ -45,6 +45,8 @@ struct SpanInput {
   TokenSpan span;
   std::vector<std::shared_ptr<const IndexSpan>> spans;
   std::vector<std::shared_ptr<const RawBlock>> blocks;
+  // Whose metric the span's leaves share; null: they make one of their own.
+  std::shared_ptr<const IndexSpan> lender;
 
   std::int64_t CountKeys() const;
 };

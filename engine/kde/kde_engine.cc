@@ -68,8 +68,9 @@ class KdeEngine final : public Engine {
   }
   // Of the smallest spans, whose summaries weigh most.
   std::int64_t bytes_per_token() const override {
-    const std::int64_t bytes = IndexSpan::Bytes(BlockLayout(shape_), kLeastSpanTokens);
-    return (bytes + kLeastSpanTokens - 1) / kLeastSpanTokens;
+    const std::int64_t bytes =
+        IndexSpan::Bytes(BlockLayout(shape_), {kBlockTokens, kLeastMainTokens - kBlockTokens});
+    return (bytes + kLeastMainTokens - kBlockTokens - 1) / (kLeastMainTokens - kBlockTokens);
   }
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     return Tail::Bytes(shape_, {}) + (count + kBlockTokens) * bytes_per_token() +

@@ -52,17 +52,6 @@ std::int64_t KdePlan::Bytes(const LayerShape& shape, std::int64_t tokens, std::i
   return rows * row + head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
 
-std::vector<SpanView> KdePlan::SpansOf(std::int64_t head) const {
-  std::vector<SpanView> spans;
-  std::int64_t column = 0;
-  for (const auto& span : state_->spans()) {
-    const HeadIndex* index = span->heads[static_cast<std::size_t>(head)].get();
-    spans.push_back({index, span->span.first, column});
-    column += index->columns();
-  }
-  return spans;
-}
-
 // The largest threshold whose error, as the spans' own keys saw it, is within the target; the
 // smallest whose keys are within the budget.
 void KdePlan::SetThreshold() {
@@ -71,29 +60,27 @@ void KdePlan::SetThreshold() {
   threshold_ = kDefaultThreshold;
   if (asked.target_error == 0.0 && asked.max_keys == 0) return;
   double tokens = 0.0;
-  for (const auto& span : state_->spans()) tokens += static_cast<double>(span->span.tokens);
+  for (const SpanView& span : spans_.front()) tokens += static_cast<double>(span.index->tokens());
   std::int64_t for_target = asked.target_error > 0.0 ? kThresholds - 1 : kDefaultThreshold;
   std::int64_t for_budget = 0;
   for (std::int64_t i = kThresholds - 1; i >= 0; --i) {
-    const auto at = static_cast<std::size_t>(i);
-    double error = 0.0;
+    double error = 0.0;  // of the worst head
     double keys = 0.0;
-    for (const auto& span : state_->spans()) {
-      double of_heads = 0.0;
+    for (const std::vector<SpanView>& spans : spans_) {
+      double of_head = 0.0;
       double read = 0.0;
-      for (const auto& head : span->heads) {
-        of_heads = std::max(of_heads, static_cast<double>(head->errors().errors[at]));
-        read = std::max(read, static_cast<double>(head->errors().key_shares[at]) *
-                                  static_cast<double>(head->keys()));
+      for (const SpanView& span : spans) {
+        const auto at = static_cast<std::size_t>(span.TableRow(i));
+        of_head += static_cast<double>(span.errors->errors[at]) *
+                   static_cast<double>(span.index->tokens()) / tokens;
+        read += static_cast<double>(span.errors->key_shares[at]) *
+                static_cast<double>(span.index->keys());
       }
-      error += of_heads * static_cast<double>(span->span.tokens) / tokens;
-      keys += read;
+      error = std::max(error, of_head);
+      keys = std::max(keys, read);
     }
-    if (asked.target_error > 0.0 && error <= asked.target_error) for_target = i;
-    if (asked.max_keys > 0 && keys > static_cast<double>(asked.max_keys)) for_budget = i + 0;
-    if (asked.max_keys > 0 && keys <= static_cast<double>(asked.max_keys)) {
-      for_budget = std::max(for_budget, i);
-    }
+    if (error <= asked.target_error) for_target = i;
+    if (keys <= static_cast<double>(asked.max_keys)) for_budget = std::max(for_budget, i);
   }
   threshold_ = for_target;
   if (asked.max_keys > 0) {
@@ -107,7 +94,8 @@ void KdePlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   state_ = static_cast<const KdeState*>(group.sealed);
   spans_.clear();
   if (state_ != nullptr) {
-    for (std::int64_t head = 0; head < shape_.kv_heads; ++head) spans_.push_back(SpansOf(head));
+    for (std::int64_t head = 0; head < shape_.kv_heads; ++head)
+      spans_.push_back(SpanViews(*state_, head));
   }
   const bool spans = state_ != nullptr && !state_->spans().empty();
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
@@ -202,7 +190,8 @@ std::int64_t KdePlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
                                 .queries = tile.queries + first * shape_.key_dim,
                                 .positions = known ? positions.data() : nullptr,
                                 .threshold = threshold_,
-                                .exact_share = rule_.share};
+                                .exact_share = rule_.share,
+                                .bounds = answer_.estimates.log_normalizer_bounds != nullptr};
   SoftmaxSums sums = tile.sums;
   sums.rows = rows;
   sums.acc += first * sums.padded_value_dim;

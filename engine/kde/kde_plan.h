@@ -68,7 +68,6 @@ class KdePlan final : public AttendPlan {
   Tile TileOf(std::int64_t chain);
   void SetThreshold();
   void PackQueries(const Tile& tile) const;
-  std::vector<SpanView> SpansOf(std::int64_t head) const;
   // These do some of the work, and return how many operations that was.
   std::int64_t Summarize(Tile& tile, Chain& chain, Scratch& scratch);
   std::int64_t AttendRaw(Tile& tile, Chain& chain, Scratch& scratch);

@@ -94,6 +94,7 @@ void KdeState::Begin(const TokenSpan& span) {
   for (const auto& block : blocks_) {
     if (Within(span, block->first, block->first + kBlockTokens)) input.blocks.push_back(block);
   }
+  if (!IsMainSpan(span)) input.lender = spans_.front();
   builds_.push_back(std::make_shared<SpanBuild>(layout_, std::move(input), scale_));
 }
 
@@ -132,8 +133,8 @@ std::int64_t KdeState::UpkeepBytes(const BlockLayout& layout, std::int64_t from,
   std::int64_t most = 0;
   // A job that runs at `from` began at most a sixteenth of an epoch before.
   const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
-  const std::int64_t first = (earliest + kLeastSpanTokens - 1) / kLeastSpanTokens;
-  for (std::int64_t end = first * kLeastSpanTokens; end <= to; end += kLeastSpanTokens) {
+  const std::int64_t first = (earliest + kSpanGrid - 1) / kSpanGrid;
+  for (std::int64_t end = first * kSpanGrid; end <= to; end += kSpanGrid) {
     for (const TokenSpan& span : SpansEndingAt(end)) {
       if (VisibleFrom(span) < from) continue;
       most = std::max(most, SpanBuild::Bytes(layout, span));

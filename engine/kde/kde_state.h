@@ -1,5 +1,6 @@
 // The kde engine's sealed state: where a layer's sealed tokens lie. The first block, and those that
 // no visible span holds yet, are raw blocks; all others lie in spans, as upkeep_schedule.h says.
+// Raw blocks are always read.
 //
 // A copy shares blocks, spans and jobs, and is cheap: tens of pointers, whatever the length.
 //

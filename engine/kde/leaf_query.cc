@@ -34,33 +34,39 @@ void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows
   }
 }
 
-void LeafSquares(const HeadIndex& index, const float* queries, std::int64_t rows,
-                 std::int64_t padded_rows, float* squares, Scratch& scratch) {
-  const std::int64_t d = index.layout().key_dim;
-  if (!index.has_metric()) {
-    for (std::int64_t r = 0; r < rows; ++r) squares[r] = Dot(queries + r * d, queries + r * d, d);
-    return;
-  }
-  const Scratch::Frame frame(scratch);
-  const std::int64_t columns = index.padded_key_dim();
-  float* turned = scratch.Take(padded_rows * columns);
-  TileProduct(rows, columns, d, queries, d, index.covariance(), columns, /*accumulate=*/false,
-              turned, columns);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    squares[r] = std::max(Dot(turned + r * columns, queries + r * d, d), 0.0F);
+void OffsetQueries(const LeafMetric* metric, std::int64_t key_dim, const float* queries,
+                   std::int64_t rows, float* offsets) {
+  for (std::int64_t r = 0; r < PaddedTileRows(rows); ++r) {
+    const float* query = queries + r * key_dim;
+    float* offset = offsets + r * key_dim;
+    for (std::int64_t c = 0; c < key_dim; ++c) {
+      offset[c] = metric == nullptr ? query[c] : query[c] - metric->centre()[c];
+    }
   }
 }
 
-void FollowedValues(const HeadIndex& index, const float* queries, std::int64_t rows,
-                    std::int64_t padded_rows, float* followed) {
-  const std::int64_t d = index.layout().key_dim;
-  const std::int64_t columns = index.layout().padded_value_dim;
-  if (!index.has_metric()) {
-    std::fill_n(followed, padded_rows * columns, 0.0F);
+void LeafSquares(const LeafMetric* metric, std::int64_t key_dim, const float* offsets,
+                 std::int64_t rows, float* squares, Scratch& scratch) {
+  const std::int64_t d = key_dim;
+  if (metric == nullptr) {
+    for (std::int64_t r = 0; r < rows; ++r) squares[r] = Dot(offsets + r * d, offsets + r * d, d);
     return;
   }
-  TileProduct(rows, columns, d, queries, d, index.cross_covariance(), columns,
-              /*accumulate=*/false, followed, columns);
+  const Scratch::Frame frame(scratch);
+  const std::int64_t columns = metric->padded_key_dim();
+  float* turned = scratch.Take(PaddedTileRows(rows) * columns);
+  TileProduct(rows, columns, d, offsets, d, metric->covariance(), columns, /*accumulate=*/false,
+              turned, columns);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    squares[r] = std::max(Dot(turned + r * columns, offsets + r * d, d), 0.0F);
+  }
+}
+
+void FollowedValues(const LeafMetric& metric, const BlockLayout& layout, const float* offsets,
+                    std::int64_t rows, float* followed) {
+  const std::int64_t columns = layout.padded_value_dim;
+  TileProduct(rows, columns, layout.key_dim, offsets, layout.key_dim, metric.cross_covariance(),
+              columns, /*accumulate=*/false, followed, columns);
 }
 
 }  // namespace attnd::engine

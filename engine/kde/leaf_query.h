@@ -23,13 +23,18 @@ void ScoreLeafBlock(const HeadIndex& index, std::int64_t block, const float* que
 void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows,
                  std::int64_t stride, float* scores);
 
-// squares[r] = u of engine/simd/leaf_selection.h: q^T P q, or |q|^2 without a metric.
-void LeafSquares(const HeadIndex& index, const float* queries, std::int64_t rows,
-                 std::int64_t padded_rows, float* squares, Scratch& scratch);
+// offsets [PaddedTileRows(rows), d_k] = q - q0, where q0 is the metric's centre; q without a metric
+// (null).
+void OffsetQueries(const LeafMetric* metric, std::int64_t key_dim, const float* queries,
+                   std::int64_t rows, float* offsets);
 
-// followed [padded rows, padded d_v] = q^T G; zeros without a metric.
-void FollowedValues(const HeadIndex& index, const float* queries, std::int64_t rows,
-                    std::int64_t padded_rows, float* followed);
+// squares[r] = u of engine/simd/leaf_selection.h, of offsets x: x^T P x, or |x|^2 without a metric.
+void LeafSquares(const LeafMetric* metric, std::int64_t key_dim, const float* offsets,
+                 std::int64_t rows, float* squares, Scratch& scratch);
+
+// followed [PaddedTileRows(rows), padded d_v] = x^T G, of offsets x.
+void FollowedValues(const LeafMetric& metric, const BlockLayout& layout, const float* offsets,
+                    std::int64_t rows, float* followed);
 
 }  // namespace attnd::engine
 

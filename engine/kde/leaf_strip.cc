@@ -14,13 +14,16 @@
 namespace attnd::engine {
 namespace {
 
+constexpr float kMostErrorScale = 16.0F;
+
 // Working memory of a strip.
 struct Strip {
   std::int64_t columns = 0;
-  std::int64_t padded_rows = 0;
   float* scores = nullptr;   // [padded rows, columns]: scores, log masses, weights in turn
-  float* squares = nullptr;  // [spans][padded rows]
-  float* slopes = nullptr;   // [spans][rows]
+  float* offsets = nullptr;  // [metrics][padded rows, d_k]
+  float* lengths = nullptr;  // [metrics][rows], of offsets
+  float* squares = nullptr;  // [metrics][rows]
+  float* slopes = nullptr;   // [metrics][rows]
 };
 
 // Which leaf holds the token at `position`; -1: none.
@@ -33,24 +36,21 @@ std::int64_t OwnLeaf(const SpanView& span, const std::int64_t* position) {
 }
 
 std::int64_t SelectedKeys(const HeadIndex& index, const RowMask* selected) {
-  std::int64_t leaves = 0;
+  std::int64_t keys = 0;
   for (std::int64_t b = 0; b < index.columns() / kBlockTokens; ++b) {
-    leaves += std::popcount(selected[b]);
+    for (RowMask rest = selected[b]; rest != 0; rest &= rest - 1) {
+      keys += index.LeafKeys(b * kBlockTokens + std::countr_zero(rest));
+    }
   }
-  const std::int64_t last = index.leaves() - 1;
-  const bool has_last =
-      last >= 0 && ((selected[last / kBlockTokens] >> (last % kBlockTokens)) & 1U) != 0;
-  return leaves * kBlockTokens - (has_last ? kBlockTokens - index.LeafKeys(last) : 0);
+  return keys;
 }
 
 // False where a number is not finite.
 bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std::int64_t row,
                const Strip& strip, RowMask* selected, RowMasses& masses) {
   float* scores = strip.scores + row * strip.columns;
-  const std::int64_t d = spans.front().index->layout().key_dim;
-  LeafQuery query = {.max = -std::numeric_limits<float>::infinity(),
-                     .length = QueryLength(queries.queries + row * d, d)};
-  bool finite = std::isfinite(query.length);
+  LeafQuery query = {.max = -std::numeric_limits<float>::infinity()};
+  bool finite = true;
   for (const SpanView& span : spans) {
     const float max = LogMasses(span.index->stats(), scores + span.first_column);
     finite = finite && !std::isnan(max);
@@ -60,27 +60,29 @@ bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std
   for (const SpanView& span : spans) {
     reference += SumOfMasses(scores + span.first_column, span.index->columns(), query.max);
   }
-  query.threshold = Threshold(queries.threshold) * reference;
+  query.bounds = queries.bounds;
   masses.max = query.max;
   std::int64_t keys = 0;
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    const HeadIndex& index = *spans[s].index;
-    query.ratio = index.errors().mass_ratios[static_cast<std::size_t>(queries.threshold)];
-    query.square = strip.squares[static_cast<std::int64_t>(s) * strip.padded_rows + row];
-    finite = finite && std::isfinite(query.square);
-    RowMask* of_span = selected + spans[s].first_column / kBlockTokens;
+  for (const SpanView& span : spans) {
+    const HeadIndex& index = *span.index;
+    const auto at = static_cast<std::size_t>(span.TableRow(queries.threshold));
+    query.threshold =
+        Threshold(queries.threshold) * reference / ErrorScale(spans, span, queries.threshold);
+    query.ratio = span.errors->mass_ratios[at];
+    query.square = strip.squares[span.metric * queries.rows + row];
+    query.length = strip.lengths[span.metric * queries.rows + row];
+    finite = finite && std::isfinite(query.square) && std::isfinite(query.length);
+    RowMask* of_span = selected + span.first_column / kBlockTokens;
     const LeafTotals totals = SelectLeaves(
         index.stats(), query,
-        OwnLeaf(spans[s], queries.positions == nullptr ? nullptr : queries.positions + row),
-        scores + spans[s].first_column, of_span);
-    strip.slopes[static_cast<std::int64_t>(s) * queries.rows + row] = totals.slope;
+        OwnLeaf(span, queries.positions == nullptr ? nullptr : queries.positions + row),
+        scores + span.first_column, of_span);
+    strip.slopes[span.metric * queries.rows + row] += totals.slope;
     masses.far += totals.mass;
     masses.lower += totals.lower;
     masses.upper += totals.upper;
-    const ErrorTable& errors = index.errors();
     const double unit =
-        static_cast<double>(errors.spread) *
-        static_cast<double>(errors.factors[static_cast<std::size_t>(queries.threshold)]);
+        static_cast<double>(span.errors->spread) * static_cast<double>(span.errors->factors[at]);
     masses.square_error += unit * unit * static_cast<double>(totals.square_error);
     masses.leaf_keys += SelectedKeys(index, of_span);
     masses.summaries += index.leaves();
@@ -96,9 +98,9 @@ void ReadEverything(std::span<const SpanView> spans, const StripQueries& queries
   SelectAll(spans, selected);
   std::fill_n(strip.scores + row * strip.columns, strip.columns, 0.0F);
   masses = {.summaries = masses.summaries};
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    strip.slopes[static_cast<std::int64_t>(s) * queries.rows + row] = 0.0F;
-    masses.leaf_keys += spans[s].index->keys();
+  for (const SpanView& span : spans) {
+    strip.slopes[span.metric * queries.rows + row] = 0.0F;
+    masses.leaf_keys += span.index->keys();
   }
 }
 
@@ -122,14 +124,14 @@ void AddMeanValues(const SpanView& span, std::int64_t rows, const Strip& strip,
 }
 
 // acc += slope * q^T G. Left out where the product leaves f32: it is a correction.
-void FollowKeys(const SpanView& span, const StripQueries& queries, const float* slopes,
-                std::int64_t padded_rows, const SoftmaxSums& sums, Scratch& scratch) {
-  if (!span.index->has_metric()) return;
+void FollowKeys(const LeafMetric& metric, const BlockLayout& layout, std::int64_t rows,
+                const float* offsets, const float* slopes, const SoftmaxSums& sums,
+                Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const std::int64_t columns = sums.padded_value_dim;
-  float* followed = scratch.Take(padded_rows * columns);
-  FollowedValues(*span.index, queries.queries, queries.rows, padded_rows, followed);
-  for (std::int64_t r = 0; r < queries.rows; ++r) {
+  float* followed = scratch.Take(PaddedTileRows(rows) * columns);
+  FollowedValues(metric, layout, offsets, rows, followed);
+  for (std::int64_t r = 0; r < rows; ++r) {
     float* row = followed + r * columns;
     if (slopes[r] == 0.0F) continue;
     ScaleRow(row, slopes[r], row, columns);
@@ -137,7 +139,47 @@ void FollowKeys(const SpanView& span, const StripQueries& queries, const float* 
   }
 }
 
+// Calls f(metric, its number) for each of the spans' different metrics; null is one.
+template <typename Function>
+void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
+  std::int64_t next = 0;
+  for (const SpanView& span : spans) {
+    if (span.metric == next) f(span.index->metric().get(), next++);
+  }
+}
+
 }  // namespace
+
+std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head) {
+  std::vector<SpanView> views;
+  std::vector<const LeafMetric*> metrics;
+  for (const auto& span : state.spans()) {
+    const HeadIndex& index = *span->heads[static_cast<std::size_t>(head)];
+    const auto number = std::find(metrics.begin(), metrics.end(), index.metric().get());
+    views.push_back({.index = &index,
+                     .errors = &index.errors(),
+                     .first_token = span->span.first,
+                     .first_column = Columns(views),
+                     .metric = number - metrics.begin()});
+    if (number == metrics.end()) metrics.push_back(index.metric().get());
+  }
+  std::int64_t keys = 0;
+  for (const SpanView& view : views) keys += view.index->keys();
+  for (SpanView& view : views) {
+    for (std::int64_t asked = view.errors->keys; asked > 0 && 3 * asked < 2 * keys; asked *= 2) {
+      ++view.table_shift;
+    }
+  }
+  return views;
+}
+
+float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold) {
+  const auto factor = [&](const SpanView& of) {
+    return of.errors->factors[static_cast<std::size_t>(of.TableRow(threshold))];
+  };
+  const float scale = factor(span) / factor(spans.front());
+  return scale > 1.0F ? std::min(scale, kMostErrorScale) : 1.0F;
+}
 
 std::int64_t Columns(std::span<const SpanView> spans) {
   return spans.empty() ? 0 : spans.back().first_column + spans.back().index->columns();
@@ -155,20 +197,32 @@ void SelectAll(std::span<const SpanView> spans, RowMask* selected) {
 void AttendSummaries(std::span<const SpanView> spans, const StripQueries& queries, SoftmaxSums sums,
                      RowMask* selected, RowMasses* masses, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
-  const auto span_count = static_cast<std::int64_t>(spans.size());
   Strip strip;
   strip.columns = Columns(spans);
-  strip.padded_rows = PaddedTileRows(queries.rows);
-  strip.scores = scratch.Take(strip.padded_rows * strip.columns);
-  strip.squares = scratch.Take(span_count * strip.padded_rows);
-  strip.slopes = scratch.Take(span_count * queries.rows);
-  for (std::int64_t s = 0; s < span_count; ++s) {
-    const SpanView& span = spans[static_cast<std::size_t>(s)];
+  strip.scores = scratch.Take(PaddedTileRows(queries.rows) * strip.columns);
+  std::int64_t metrics = 0;
+  ForEachMetric(spans, [&](const LeafMetric*, std::int64_t) { ++metrics; });
+  const BlockLayout& layout = spans.front().index->layout();
+  const std::int64_t offset_floats = PaddedTileRows(queries.rows) * layout.key_dim;
+  strip.offsets = scratch.Take(metrics * offset_floats);
+  strip.lengths = scratch.Take(metrics * queries.rows);
+  strip.squares = scratch.Take(metrics * queries.rows);
+  strip.slopes = scratch.Take(metrics * queries.rows);
+  std::fill_n(strip.slopes, metrics * queries.rows, 0.0F);
+  for (const SpanView& span : spans) {
     ScoreLeaves(*span.index, queries.queries, queries.rows, strip.columns,
                 strip.scores + span.first_column);
-    LeafSquares(*span.index, queries.queries, queries.rows, strip.padded_rows,
-                strip.squares + s * strip.padded_rows, scratch);
   }
+  ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
+    float* offsets = strip.offsets + number * offset_floats;
+    OffsetQueries(metric, layout.key_dim, queries.queries, queries.rows, offsets);
+    for (std::int64_t r = 0; r < queries.rows; ++r) {
+      strip.lengths[number * queries.rows + r] =
+          QueryLength(offsets + r * layout.key_dim, layout.key_dim);
+    }
+    LeafSquares(metric, layout.key_dim, offsets, queries.rows,
+                strip.squares + number * queries.rows, scratch);
+  });
   sums.Clear();
   const std::int64_t words = strip.columns / kBlockTokens;
   for (std::int64_t r = 0; r < queries.rows; ++r) {
@@ -182,11 +236,12 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
       sums.sum[r] = row.far;
     }
   }
-  for (std::int64_t s = 0; s < span_count; ++s) {
-    const SpanView& span = spans[static_cast<std::size_t>(s)];
-    AddMeanValues(span, queries.rows, strip, sums);
-    FollowKeys(span, queries, strip.slopes + s * queries.rows, strip.padded_rows, sums, scratch);
-  }
+  for (const SpanView& span : spans) AddMeanValues(span, queries.rows, strip, sums);
+  ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
+    if (metric == nullptr) return;
+    FollowKeys(*metric, layout, queries.rows, strip.offsets + number * offset_floats,
+               strip.slopes + number * queries.rows, sums, scratch);
+  });
 }
 
 }  // namespace attnd::engine

@@ -12,12 +12,15 @@
 #ifndef ATTND_ENGINE_KDE_LEAF_STRIP_H_
 #define ATTND_ENGINE_KDE_LEAF_STRIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/block.h"
 #include "engine/exact/softmax_sums.h"
 #include "engine/kde/head_index.h"
+#include "engine/kde/kde_state.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
@@ -25,9 +28,25 @@ namespace attnd::engine {
 // One span's index of the strip's kv-head, as a plan sees it.
 struct SpanView {
   const HeadIndex* index = nullptr;
+  const ErrorTable* errors = nullptr;
   std::int64_t first_token = 0;
   std::int64_t first_column = 0;  // of its leaves among those of all spans
+  std::int64_t metric = 0;        // which of the spans' different ones, in order of appearance
+  // Thresholds are parts of the mass of the whole context, a table's of that of the keys it was
+  // learned from: binary orders of magnitude between them.
+  std::int64_t table_shift = 0;
+
+  std::int64_t TableRow(std::int64_t threshold) const {
+    return std::max(threshold - table_shift, std::int64_t{0});
+  }
 };
+
+// How much more a span's predicted errors are worth than those of the first, the main one, which
+// thresholds are made for: 1 to 16.
+float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold);
+
+// The views of one kv-head of a state.
+std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head);
 
 // What is known of a row beside its sums. Masses are relative to exp(max).
 struct RowMasses {
@@ -46,6 +65,7 @@ struct StripQueries {
   const std::int64_t* positions = nullptr;  // [rows], of the queries' own tokens; null: none
   std::int64_t threshold = 0;               // which one, see Threshold()
   float exact_share = 1.0F;
+  bool bounds = false;  // whether RowMasses::lower and upper are wanted
 };
 
 // Columns of all spans together, a multiple of 64.

@@ -40,7 +40,7 @@ MassCalibration::MassCalibration(const HeadIndex& index, float scale, Scratch& s
       width_(index.layout().padded_value_dim + 1),
       rows_(Index(kQueries)),
       queries_rows_(Index(kQueries * index.layout().key_dim)),
-      errors_(Index(kQueries * index.columns())),
+      square_errors_(Index(kQueries * index.columns())),
       masses_(Index(kQueries * index.columns())),
       bands_(Index(kQueries * index.columns())),
       followed_(Index(kQueries * index.layout().padded_value_dim)),
@@ -66,18 +66,23 @@ void MassCalibration::Predict(Scratch& scratch) {
   float* log_masses = scratch.Take(kQueries * columns);
   float* squares = scratch.Take(kQueries);
   ScoreLeaves(index_, queries_rows_.data(), kQueries, columns, log_masses);
-  LeafSquares(index_, queries_rows_.data(), kQueries, kQueries, squares, scratch);
-  FollowedValues(index_, queries_rows_.data(), kQueries, kQueries, followed_.data());
+  float* offsets = scratch.Take(kQueries * index_.layout().key_dim);
+  OffsetQueries(index_.metric().get(), index_.layout().key_dim, queries_rows_.data(), kQueries,
+                offsets);
+  LeafSquares(index_.metric().get(), index_.layout().key_dim, offsets, kQueries, squares, scratch);
+  if (index_.metric() != nullptr) {
+    FollowedValues(*index_.metric(), index_.layout(), offsets, kQueries, followed_.data());
+  }
   for (std::int64_t r = 0; r < queries_; ++r) {
     Row& row = rows_[Index(r)];
     float* of_row = log_masses + r * columns;
-    const float* query = queries_rows_.data() + r * index_.layout().key_dim;
+    const float* offset = offsets + r * index_.layout().key_dim;
     row.max = LogMasses(index_.stats(), of_row);
     row.reference = SumOfMasses(of_row, columns, row.max);
     const LeafQuery leaf_query = {.max = row.max,
                                   .square = squares[r],
-                                  .length = QueryLength(query, index_.layout().key_dim)};
-    PredictLeaves(index_.stats(), leaf_query, of_row, errors_.data() + r * columns,
+                                  .length = QueryLength(offset, index_.layout().key_dim)};
+    PredictLeaves(index_.stats(), leaf_query, of_row, square_errors_.data() + r * columns,
                   masses_.data() + r * columns);
     row.usable = std::isfinite(row.max) && std::isfinite(row.reference) &&
                  std::isfinite(leaf_query.square) && std::isfinite(leaf_query.length);
@@ -90,9 +95,10 @@ void MassCalibration::Predict(Scratch& scratch) {
 std::int64_t MassCalibration::FirstThreshold(std::int64_t row, std::int64_t leaf) const {
   const Row& of_row = rows_[Index(row)];
   if (of_row.own_place / kBlockTokens == leaf) return 0;
-  const float error = errors_[Index(row * index_.columns() + leaf)];
+  const float square = square_errors_[Index(row * index_.columns() + leaf)];
   for (std::int64_t i = 0; i < kThresholds; ++i) {
-    if (!(error <= Threshold(i) * of_row.reference)) return i;
+    const float threshold = Threshold(i) * of_row.reference;
+    if (!(square <= threshold * threshold)) return i;
   }
   return kThresholds;
 }
@@ -189,8 +195,7 @@ void MassCalibration::SumPredictions(const float* ratios) {
             weight * (static_cast<double>(values[c]) + slope * static_cast<double>(followed[c]));
       }
       band[dv] += weight;
-      const auto error = static_cast<double>(errors_[at]);
-      band[dv + 1] += error * error;
+      band[dv + 1] += static_cast<double>(square_errors_[at]);
     }
   }
 }
@@ -219,62 +224,78 @@ double MassCalibration::MassRatio(std::int64_t i) {
   return std::isfinite(ratio) ? std::clamp(ratio, kLeastRatio, kMostRatio) : 1.0;
 }
 
-ErrorTable MassCalibration::Finish(float spread, float* ratios) {
+// The error of one query's answer, in values, and the prediction of it without a factor, for every
+// threshold; read and unread bands are added up once.
+void MassCalibration::RowErrors(std::int64_t row, const std::array<double, kThresholds>& ratios,
+                                std::array<RowError, kThresholds>& errors) {
+  const std::int64_t dv = index_.layout().padded_value_dim;
+  // Both sums relative to the larger maximum.
+  const auto true_max = static_cast<double>(true_max_[Index(row)]);
+  const auto max = static_cast<double>(rows_[Index(row)].max);
+  const double true_factor = std::exp(true_max - std::max(true_max, max));
+  const double factor = std::exp(max - std::max(true_max, max));
+  std::vector<double> truth(Index(width_));
+  std::vector<double> read(Index(width_));
+  std::vector<double> unread(Index(width_ + 1));
+  for (std::int64_t band = 0; band < kBands; ++band) {
+    const double* exact = Sums(true_sums_, row, band);
+    const double* predicted = Sums(predicted_sums_, row, band);
+    for (std::size_t c = 0; c < truth.size(); ++c) truth[c] += true_factor * exact[c];
+    for (std::size_t c = 0; c < unread.size(); ++c) unread[c] += predicted[c];
+  }
+  for (std::int64_t i = 0; i < kThresholds; ++i) {
+    const double* exact = Sums(true_sums_, row, i);
+    const double* predicted = Sums(predicted_sums_, row, i);
+    for (std::size_t c = 0; c < read.size(); ++c) read[c] += true_factor * exact[c];
+    for (std::size_t c = 0; c < unread.size(); ++c) unread[c] -= predicted[c];
+    const double ratio = factor * ratios[Index(i)];
+    const double mass = read[Index(dv)] + ratio * unread[Index(dv)];
+    double square = 0.0;
+    for (std::int64_t c = 0; c < dv; ++c) {
+      const double off =
+          (read[Index(c)] + ratio * unread[Index(c)]) / mass - truth[Index(c)] / truth[Index(dv)];
+      square += off * off;
+    }
+    const double predicted_square = std::max(unread[Index(dv + 1)], 0.0);
+    errors[Index(i)] = {std::sqrt(square), factor * std::sqrt(predicted_square) / mass};
+  }
+}
+
+ErrorTable MassCalibration::Finish(float spread, const float* ratios) {
   ErrorTable table;
   table.spread = spread;
-  LearnRatios(ratios);
+  table.keys = index_.keys();
   SumPredictions(ratios);
-  const std::int64_t dv = index_.layout().padded_value_dim;
-  std::vector<double> errors;
-  std::vector<double> factors;
+  std::array<double, kThresholds> mass_ratios{};
   for (std::int64_t i = 0; i < kThresholds; ++i) {
-    errors.clear();
-    factors.clear();
-    const double ratio = MassRatio(i);
-    double read = 0.0;
-    for (std::int64_t r = 0; r < queries_; ++r) {
-      for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
-        if (Band(r, leaf) <= i) read += static_cast<double>(index_.LeafKeys(leaf));
-      }
-      const Row& row = rows_[Index(r)];
-      if (!row.usable || spread == 0.0F) continue;
-      // Both sums relative to the larger maximum.
-      const auto true_max = static_cast<double>(true_max_[Index(r)]);
-      const auto max = static_cast<double>(row.max);
-      const double true_factor = std::exp(true_max - std::max(true_max, max));
-      const double factor = std::exp(max - std::max(true_max, max));
-      double true_mass = 0.0;
-      double mass = 0.0;
-      double square = 0.0;
-      for (std::int64_t band = 0; band < kBands; ++band) {
-        const double exact = true_factor * Sums(true_sums_, r, band)[dv];
-        const double* predicted = Sums(predicted_sums_, r, band);
-        true_mass += exact;
-        mass += band <= i ? exact : factor * ratio * predicted[dv];
-        if (band > i) square += factor * factor * predicted[dv + 1];
-      }
-      double difference = 0.0;
-      for (std::int64_t c = 0; c < dv; ++c) {
-        double truth = 0.0;
-        double value = 0.0;
-        for (std::int64_t band = 0; band < kBands; ++band) {
-          const double exact = true_factor * Sums(true_sums_, r, band)[c];
-          truth += exact;
-          value += band <= i ? exact : factor * ratio * Sums(predicted_sums_, r, band)[c];
-        }
-        const double off = value / mass - truth / true_mass;
-        difference += off * off;
-      }
-      const double error = std::sqrt(difference) / static_cast<double>(spread);
-      if (!std::isfinite(error)) continue;
-      errors.push_back(error);
-      if (square > 0.0) factors.push_back(error * mass / std::sqrt(square));
+    mass_ratios[Index(i)] = MassRatio(i);
+    table.mass_ratios[Index(i)] = static_cast<float>(mass_ratios[Index(i)]);
+  }
+  std::array<std::vector<double>, kThresholds> errors;
+  std::array<std::vector<double>, kThresholds> factors;
+  std::array<double, kBands> keys{};
+  for (std::int64_t r = 0; r < queries_; ++r) {
+    for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
+      keys[Index(Band(r, leaf))] += static_cast<double>(index_.LeafKeys(leaf));
     }
-    const auto all = static_cast<double>(queries_ * index_.keys());
-    table.key_shares[Index(i)] = all > 0.0 ? static_cast<float>(read / all) : 0.0F;
-    table.mass_ratios[Index(i)] = static_cast<float>(ratio);
-    table.errors[Index(i)] = Quantile95(errors);
-    table.factors[Index(i)] = Quantile95(factors);
+    if (!rows_[Index(r)].usable || spread == 0.0F) continue;
+    std::array<RowError, kThresholds> of_row;
+    RowErrors(r, mass_ratios, of_row);
+    for (std::size_t i = 0; i < of_row.size(); ++i) {
+      const double error = of_row[i].error / static_cast<double>(spread);
+      if (!std::isfinite(error)) continue;
+      errors[i].push_back(error);
+      // What is left of differences is not a prediction.
+      if (of_row[i].predicted > 1e-9) factors[i].push_back(error / of_row[i].predicted);
+    }
+  }
+  const auto all = static_cast<double>(queries_ * index_.keys());
+  double read = 0.0;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    read += keys[i];
+    table.key_shares[i] = static_cast<float>(read / all);
+    table.errors[i] = Quantile95(errors[i]);
+    table.factors[i] = Quantile95(factors[i]);
   }
   return table;
 }

@@ -13,6 +13,7 @@
 #ifndef ATTND_ENGINE_KDE_MASS_CALIBRATION_H_
 #define ATTND_ENGINE_KDE_MASS_CALIBRATION_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,8 +32,12 @@ class MassCalibration {
   // Reads the next leaf. Requires that there is one: as many calls as leaves.
   void ReadLeaf(Scratch& scratch);
 
-  // After all leaves: the ratios [leaves], and the table but for its spread, which is given.
-  ErrorTable Finish(float spread, float* ratios);
+  // After all leaves: the ratios [leaves].
+  void LearnRatios(float* ratios) const;
+
+  // After all leaves, with the ratios that leaves will have: the table but for its spread, which is
+  // given.
+  ErrorTable Finish(float spread, const float* ratios);
 
  private:
   static constexpr std::int64_t kQueries = 64;
@@ -52,16 +57,21 @@ class MassCalibration {
     return bands_[static_cast<std::size_t>(row * index_.columns() + leaf)];
   }
   static double* Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band);
-  void LearnRatios(float* ratios) const;
   void SumPredictions(const float* ratios);
   double MassRatio(std::int64_t i);
+  struct RowError {
+    double error = 0.0;
+    double predicted = 0.0;
+  };
+  void RowErrors(std::int64_t row, const std::array<double, kThresholds>& ratios,
+                 std::array<RowError, kThresholds>& errors);
 
   const HeadIndex& index_;
   const std::int64_t queries_;  // with padding: 64
   const std::int64_t width_;    // padded d_v, and the mass
   std::vector<Row> rows_;
   std::vector<float> queries_rows_;     // [64, d_k]
-  std::vector<float> errors_;           // [64, columns]
+  std::vector<float> square_errors_;    // [64, columns]
   std::vector<float> masses_;           // [64, columns]
   std::vector<std::uint8_t> bands_;     // [64, columns]
   std::vector<float> followed_;         // [64, padded d_v]: q^T G

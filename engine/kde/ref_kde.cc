@@ -11,6 +11,7 @@
 #include "engine/exact/row_tile.h"
 #include "engine/exact/softmax_sums.h"
 #include "engine/kde/head_index.h"
+#include "engine/kde/leaf_strip.h"
 #include "engine/ref_gemm.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/softmax.h"
@@ -73,9 +74,9 @@ class RefRow {
          const RefKdeStages& stages)
       : shape_(shape),
         layout_(shape),
-        state_(state),
         query_(query),
         stages_(stages),
+        views_(SpanViews(state, query.head / shape.group_size())),
         row_(Index(shape.key_dim)),
         acc_(Index(layout_.padded_value_dim)) {
     for (std::size_t c = 0; c < row_.size(); ++c) row_[c] = query.row[c] * shape.scale;
@@ -87,20 +88,20 @@ class RefRow {
   float Write(float* output) const;
 
  private:
-  const HeadIndex& Of(std::int64_t span) const {
-    return *state_.spans()[Index(span)]->heads[Index(query_.head / shape_.group_size())];
-  }
-  std::int64_t SpanCount() const { return static_cast<std::int64_t>(state_.spans().size()); }
+  const HeadIndex& Of(std::int64_t span) const { return *views_[Index(span)].index; }
+  std::int64_t SpanCount() const { return static_cast<std::int64_t>(views_.size()); }
   bool IsOwn(const Leaf& leaf) const;
+  // The row minus what the span's leaves are summarised about.
+  std::vector<float> Offset(const HeadIndex& index) const;
   float Square(const HeadIndex& index) const;
   void Score();
   bool Select(std::int64_t span, float* slope);
 
   const LayerShape shape_;
   const BlockLayout layout_;
-  const KdeState& state_;
   const RefKdeQuery query_;
   const RefKdeStages stages_;
+  const std::vector<SpanView> views_;
   std::vector<float> row_;  // scaled
   std::vector<Leaf> leaves_;
   float largest_ = -kInfinity;
@@ -114,20 +115,28 @@ class RefRow {
 };
 
 bool RefRow::IsOwn(const Leaf& leaf) const {
-  const TokenSpan& span = state_.spans()[Index(leaf.span)]->span;
-  if (query_.position < span.first || query_.position >= span.end()) return false;
-  const std::int32_t place = Of(leaf.span).place(query_.position - span.first);
+  const std::int64_t token = query_.position - views_[Index(leaf.span)].first_token;
+  if (query_.position < 0 || token < 0 || token >= Of(leaf.span).tokens()) return false;
+  const std::int32_t place = Of(leaf.span).place(token);
   return place >= 0 && place / kBlockTokens == leaf.leaf;
+}
+
+std::vector<float> RefRow::Offset(const HeadIndex& index) const {
+  std::vector<float> offset = row_;
+  if (index.metric() == nullptr) return offset;
+  for (std::size_t c = 0; c < offset.size(); ++c) offset[c] -= index.metric()->centre()[c];
+  return offset;
 }
 
 float RefRow::Square(const HeadIndex& index) const {
   const std::int64_t d = shape_.key_dim;
-  if (!index.has_metric() || !stages_.metric) return DotOf(row_.data(), row_.data(), d);
-  const std::int64_t columns = index.padded_key_dim();
+  const std::vector<float> offset = Offset(index);
+  if (index.metric() == nullptr || !stages_.metric) return DotOf(offset.data(), offset.data(), d);
+  const std::int64_t columns = index.metric()->padded_key_dim();
   std::vector<float> turned(Index(columns));
-  RefGemmNN(1, columns, d, row_.data(), d, index.covariance(), columns, false, turned.data(),
-            columns);
-  return std::max(DotOf(turned.data(), row_.data(), d), 0.0F);
+  RefGemmNN(1, columns, d, offset.data(), d, index.metric()->covariance(), columns, false,
+            turned.data(), columns);
+  return std::max(DotOf(turned.data(), offset.data(), d), 0.0F);
 }
 
 void RefRow::Score() {
@@ -158,27 +167,33 @@ bool RefRow::Select(std::int64_t span, float* slope) {
   const HeadIndex& index = Of(span);
   const LeafStats stats = index.stats();
   const float square = Square(index);
-  const float length = std::sqrt(DotOf(row_.data(), row_.data(), shape_.key_dim));
-  const float threshold = Threshold(query_.threshold) * reference_;
-  const float span_ratio = index.errors().mass_ratios[Index(query_.threshold)];
+  const std::vector<float> offset = Offset(index);
+  const float length = std::sqrt(DotOf(offset.data(), offset.data(), shape_.key_dim));
+  const SpanView& view = views_[Index(span)];
+  const float threshold =
+      Threshold(query_.threshold) * reference_ / ErrorScale(views_, view, query_.threshold);
+  const float span_ratio = view.errors->mass_ratios[Index(view.TableRow(query_.threshold))];
   LaneSum mass;
   LaneSum slopes;
   for (Leaf& leaf : leaves_) {
     if (leaf.span != span) continue;
     const float log_lower = leaf.log_mass - largest_;
     const float lower = ExpOf(log_lower);
-    const float reach = std::fma(length, stats.radii[leaf.leaf], log_lower);
-    const float upper = ExpOf(reach <= 80.0F ? reach : 80.0F);
     const float s = square * stats.variances[leaf.leaf];
-    float error = upper;
-    float predicted = upper;
+    float square_error = 0.0F;
+    float predicted = 0.0F;
     if (s <= 20.0F) {
-      const float y = ExpOf(s);
-      const float spread = y * std::fma(y, y, -1.0F) * stats.noises[leaf.leaf];
-      error = std::min(lower * std::sqrt(spread), upper);
-      predicted = std::min(lower * std::sqrt(y), upper);
+      const float growth = ExpOf(0.5F * s);
+      const float y = growth * growth;
+      predicted = lower * growth;
+      square_error = (predicted * predicted) * (std::fma(y, y, -1.0F) * stats.noises[leaf.leaf]);
+    } else {
+      const float reach = std::fma(length, stats.radii[leaf.leaf], log_lower);
+      predicted = ExpOf(reach <= 80.0F ? reach : 80.0F);
+      square_error = predicted * predicted;
     }
-    leaf.read = (stages_.selection && !(error <= threshold)) || (stages_.own_leaf && IsOwn(leaf));
+    leaf.read = (stages_.selection && !(square_error <= threshold * threshold)) ||
+                (stages_.own_leaf && IsOwn(leaf));
     if (leaf.read) continue;
     const float ratio = stages_.ratios ? span_ratio * stats.ratios[leaf.leaf] : 1.0F;
     leaf.weight = predicted * ratio;
@@ -192,9 +207,11 @@ bool RefRow::Select(std::int64_t span, float* slope) {
 
 void RefRow::AddSummaries() {
   Score();
-  std::vector<float> slopes(Index(SpanCount()));
+  std::vector<float> slopes(Index(SpanCount()));  // by metric
   for (std::int64_t s = 0; s < SpanCount(); ++s) {
-    finite_ = Select(s, &slopes[Index(s)]) && finite_;
+    float slope = 0.0F;
+    finite_ = Select(s, &slope) && finite_;
+    slopes[Index(views_[Index(s)].metric)] += slope;
   }
   if (!finite_ || !std::isfinite(reference_) || !std::isfinite(far_)) {
     for (Leaf& leaf : leaves_) leaf.read = true;
@@ -215,11 +232,17 @@ void RefRow::AddSummaries() {
       RefGemmNN(1, columns, kBlockTokens, weights.data() + block * kBlockTokens, kBlockTokens,
                 index.mean_values(block), columns, true, acc_.data(), columns);
     }
-    if (!index.has_metric() || !stages_.slopes || slopes[Index(s)] == 0.0F) continue;
+  }
+  std::int64_t next = 0;
+  for (const SpanView& view : views_) {
+    if (view.metric != next) continue;
+    const float slope = slopes[Index(next++)];
+    const LeafMetric* metric = view.index->metric().get();
+    if (metric == nullptr || !stages_.slopes || slope == 0.0F) continue;
     std::vector<float> followed(Index(columns));
-    RefGemmNN(1, columns, shape_.key_dim, row_.data(), shape_.key_dim, index.cross_covariance(),
-              columns, false, followed.data(), columns);
-    for (float& value : followed) value *= slopes[Index(s)];
+    RefGemmNN(1, columns, shape_.key_dim, Offset(*view.index).data(), shape_.key_dim,
+              metric->cross_covariance(), columns, false, followed.data(), columns);
+    for (float& value : followed) value *= slope;
     if (!AllFinite(followed.data(), columns)) continue;
     for (std::size_t c = 0; c < followed.size(); ++c) acc_[c] += followed[c];
   }

@@ -10,7 +10,7 @@ SpanBuild::SpanBuild(const BlockLayout& layout, SpanInput input, float scale)
 
 std::int64_t SpanBuild::Bytes(const BlockLayout& layout, const TokenSpan& span) {
   return static_cast<std::int64_t>(sizeof(SpanBuild) + sizeof(HeadBuild)) +
-         IndexSpan::Bytes(layout, span.tokens) + HeadBuild::WorkBytes(layout, span.tokens);
+         IndexSpan::Bytes(layout, span) + HeadBuild::WorkBytes(layout, span.tokens);
 }
 
 void SpanBuild::Work(double share, Scratch& scratch) {

@@ -8,20 +8,21 @@
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kMainSpans[] = {1024,      3 * 1024,   5 * 1024,   7 * 1024,    10 * 1024,
-                                       14 * 1024, 20 * 1024,  28 * 1024,  40 * 1024,   56 * 1024,
-                                       80 * 1024, 112 * 1024, 160 * 1024, kEpochTokens};
-constexpr std::int64_t kLadderSpans[] = {16 * 1024, 4 * 1024, kLeastSpanTokens};  // descending
+constexpr std::int64_t kMainSpans[] = {
+    kLeastMainTokens,      2 * kLeastMainTokens,  4 * kLeastMainTokens, 8 * kLeastMainTokens,
+    16 * kLeastMainTokens, 32 * kLeastMainTokens, kEpochTokens};
+static_assert(kEpochTokens == 64 * kLeastMainTokens);
+constexpr std::int64_t kLadderSpans[] = {16 * 1024, kLeastLadderTokens};  // descending
 
-constexpr std::int64_t BuildTokensOf(std::int64_t tokens) {
-  return std::max(tokens / 16 / kBlockTokens, std::int64_t{2}) * kBlockTokens;
-}
+// A main span is 31 of 32 parts; its build ends a block before the last part does.
+constexpr std::int64_t MainBuildTokens(std::int64_t tokens) { return tokens / 31 - kBlockTokens; }
+constexpr std::int64_t LadderBuildTokens(std::int64_t tokens) { return tokens / 16; }
 
 // Within an epoch positions count from its first token on. The length of the main span at one.
 std::int64_t MainSpanAt(std::int64_t sealed) {
   std::int64_t tokens = 0;
   for (const std::int64_t main : kMainSpans) {
-    if (main + BuildTokensOf(main) <= sealed) tokens = main;
+    if (main + MainBuildTokens(main) <= sealed) tokens = main;
   }
   return tokens;
 }
@@ -32,11 +33,12 @@ TokenSpan InStream(std::int64_t epoch, std::int64_t first, std::int64_t tokens) 
   return {epoch * kEpochTokens + first, tokens};
 }
 
-// The longest ladder span at `first` that is visible; 0: none.
-std::int64_t LadderSpanAt(std::int64_t first, std::int64_t sealed) {
+// The longest ladder span at `first`, behind a main span that ends at `main`, that is visible; 0:
+// none.
+std::int64_t LadderSpanAt(std::int64_t main, std::int64_t first, std::int64_t sealed) {
   for (const std::int64_t tokens : kLadderSpans) {
-    if (first % tokens == 0 && first + tokens <= kEpochTokens &&
-        first + tokens + BuildTokensOf(tokens) <= sealed) {
+    if ((first - main) % tokens == 0 && first + tokens <= kEpochTokens &&
+        first + tokens + LadderBuildTokens(tokens) <= sealed) {
       return tokens;
     }
   }
@@ -45,9 +47,14 @@ std::int64_t LadderSpanAt(std::int64_t first, std::int64_t sealed) {
 
 }  // namespace
 
+bool IsMainSpan(const TokenSpan& span) {
+  return span.first == kBlockTokens || span.first % kEpochTokens == 0;
+}
+
 std::int64_t BuildTokens(const TokenSpan& span) {
+  if (!IsMainSpan(span)) return LadderBuildTokens(span.tokens);
   // The first span lacks the stream's first block.
-  return BuildTokensOf(span.first == kBlockTokens ? span.end() : span.tokens);
+  return MainBuildTokens(span.first == kBlockTokens ? span.end() : span.tokens);
 }
 
 std::int64_t VisibleFrom(const TokenSpan& span) { return span.end() + BuildTokens(span); }
@@ -56,10 +63,11 @@ std::vector<TokenSpan> VisibleSpans(std::int64_t sealed) {
   std::vector<TokenSpan> spans;
   for (std::int64_t epoch = 0; epoch * kEpochTokens < sealed; ++epoch) {
     const std::int64_t local = sealed - epoch * kEpochTokens;
-    std::int64_t first = MainSpanAt(local);
-    if (first > 0) spans.push_back(InStream(epoch, 0, first));
-    for (std::int64_t tokens = LadderSpanAt(first, local); tokens > 0;
-         tokens = LadderSpanAt(first, local)) {
+    const std::int64_t main = MainSpanAt(local);
+    std::int64_t first = main;
+    if (main > 0) spans.push_back(InStream(epoch, 0, main));
+    for (std::int64_t tokens = LadderSpanAt(main, first, local); tokens > 0;
+         tokens = LadderSpanAt(main, first, local)) {
       spans.push_back(InStream(epoch, first, tokens));
       first += tokens;
     }
@@ -75,9 +83,9 @@ std::vector<TokenSpan> SpansEndingAt(std::int64_t sealed) {
   const std::int64_t epoch = (sealed - 1) / kEpochTokens;
   const std::int64_t end = sealed - epoch * kEpochTokens;
   for (auto tokens = std::rbegin(kLadderSpans); tokens != std::rend(kLadderSpans); ++tokens) {
-    if (end % *tokens != 0) continue;
     const std::int64_t first = end - *tokens;
-    if (MainSpanAt(end + BuildTokensOf(*tokens)) <= first) {
+    const std::int64_t main = MainSpanAt(end + LadderBuildTokens(*tokens));
+    if (main <= first && (first - main) % *tokens == 0) {
       spans.push_back(InStream(epoch, first, *tokens));
     }
   }

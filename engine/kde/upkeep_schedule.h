@@ -1,15 +1,15 @@
 // Which pieces of a stream of tokens an index covers at a position, and when each piece is built:
 // arithmetic on positions, so that an answer never depends on how fast anybody was.
 //
-// A main span covers the stream from its second block on up to the newest of the lengths in
-// kMainSpans; behind it a ladder of spans of 16,384, 4,096 and 1,024 tokens, on multiples of their
-// length, covers what it can. Tokens from the last span on, fewer than about 1,200, are in no span.
-// Building a span begins when its last token has been sealed and ends a sixteenth of its length
-// later, two blocks at least. At kEpochTokens the main span stops growing and another stream of
-// spans begins, which bounds how many tokens are ever held twice.
+// A main span covers the stream from its second block on up to the newest of the lengths 31/32 of
+// powers of two, from 3,968 on; behind it a ladder of spans of 16,384 and 4,096 tokens, at
+// multiples of their length from the main span's end, covers what it can. Tokens from the last span
+// on, fewer than about 4,400, are in no span. Building a span begins when its last token has been
+// sealed. A main span is visible at the last block of the power of two, 64 tokens before it; others
+// after a sixteenth of their length. At kEpochTokens the main span stops growing and another stream
+// of spans begins, which bounds how many tokens are ever held twice.
 //
-// Lengths of main spans grow by about the square root of two: every key is built into three of
-// them or so, in all, and the newest main span covers 71 % of the tokens or more.
+// Lengths of main spans double: every key is built into two of them, in all.
 //
 // Positions count sealed tokens, multiples of 64. Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_KDE_UPKEEP_SCHEDULE_H_
@@ -29,8 +29,13 @@ struct TokenSpan {
   friend bool operator==(const TokenSpan&, const TokenSpan&) = default;
 };
 
-inline constexpr std::int64_t kEpochTokens = 224 * 1024;
-inline constexpr std::int64_t kLeastSpanTokens = 1024;
+inline constexpr std::int64_t kEpochTokens = 248 * 1024;
+inline constexpr std::int64_t kSpanGrid = 128;  // all spans end at a multiple of this
+inline constexpr std::int64_t kLeastMainTokens = 3968;
+inline constexpr std::int64_t kLeastLadderTokens = 4 * 1024;
+
+// Whether a main span may be this one.
+bool IsMainSpan(const TokenSpan& span);
 
 // Tokens that a span's build takes to become visible, counted from its end on.
 std::int64_t BuildTokens(const TokenSpan& span);

@@ -42,32 +42,42 @@ HWY_INLINE float Total(const Sum& sum) {
 }
 
 struct Prediction {
-  V error;
+  V square_error;
   V mass;
   V lower;
-  V upper;
 };
 
-HWY_INLINE Prediction Predict(const LeafStats& leaves, const LeafQuery& query,
-                              const float* log_masses, std::int64_t c) {
+// n exp(q . mu + |q| R); e^80 where that is more or not a number.
+HWY_INLINE V Upper(const LeafStats& leaves, const LeafQuery& query, V log_lower, std::int64_t c) {
   const F32x8 d;
-  const V one = hn::Set(d, 1.0F);
-  const V most_variance = hn::Set(d, kMostVariance);
-  const V most_exponent = hn::Set(d, kMostExponent);
-  const V log_lower = hn::Sub(hn::LoadU(d, log_masses + c), hn::Set(d, query.max));
-  const V lower = ExpUpTo87(d, log_lower);
+  const V most = hn::Set(d, kMostExponent);
   const V reach = hn::MulAdd(hn::Set(d, query.length), hn::LoadU(d, leaves.radii + c), log_lower);
-  // Comparisons that are false for NaN lead to what is read or bounded.
-  const V upper = ExpUpTo87(d, hn::IfThenElse(hn::Le(reach, most_exponent), reach, most_exponent));
+  return ExpUpTo87(d, hn::IfThenElse(hn::Le(reach, most), reach, most));
+}
+
+HWY_INLINE Prediction Predict(const LeafStats& leaves, const LeafQuery& query, V log_lower,
+                              std::int64_t c) {
+  const F32x8 d;
+  const V most = hn::Set(d, kMostVariance);
+  const V lower = ExpUpTo87(d, log_lower);
   const V s = hn::Mul(hn::Set(d, query.square), hn::LoadU(d, leaves.variances + c));
-  const auto modelled = hn::Le(s, most_variance);
-  const V y = ExpUpTo87(d, hn::IfThenElse(modelled, s, most_variance));
+  const auto modelled = hn::Le(s, most);  // false for NaN
+  const V half = hn::Mul(hn::Set(d, 0.5F), hn::IfThenElse(modelled, s, most));
+  const V growth = ExpUpTo87(d, half);
+  const V square = hn::Mul(growth, growth);
+  const V mass = hn::Mul(lower, growth);
   const V spread =
-      hn::Mul(hn::Mul(y, hn::MulAdd(y, y, hn::Neg(one))), hn::LoadU(d, leaves.noises + c));
-  const V error = hn::Mul(lower, hn::Sqrt(spread));
-  const V mass = hn::Mul(lower, hn::Sqrt(y));
-  return {hn::IfThenElse(modelled, hn::Min(error, upper), upper),
-          hn::IfThenElse(modelled, hn::Min(mass, upper), upper), lower, upper};
+      hn::Mul(hn::MulAdd(square, square, hn::Set(d, -1.0F)), hn::LoadU(d, leaves.noises + c));
+  const V square_error = hn::Mul(hn::Mul(mass, mass), spread);
+  if (HWY_LIKELY(hn::AllTrue(d, modelled))) return {square_error, mass, lower};
+  const V upper = Upper(leaves, query, log_lower, c);
+  return {hn::IfThenElse(modelled, square_error, hn::Mul(upper, upper)),
+          hn::IfThenElse(modelled, mass, upper), lower};
+}
+
+HWY_INLINE V LogLower(const LeafQuery& query, const float* log_masses, std::int64_t c) {
+  const F32x8 d;
+  return hn::Sub(hn::LoadU(d, log_masses + c), hn::Set(d, query.max));
 }
 
 float LogMassesImpl(const LeafStats& leaves, float* scores) {
@@ -96,11 +106,11 @@ float SumOfMassesImpl(const float* log_masses, std::int64_t columns, float max) 
 }
 
 void PredictLeavesImpl(const LeafStats& leaves, const LeafQuery& query, const float* log_masses,
-                       float* errors, float* masses) {
+                       float* square_errors, float* masses) {
   const F32x8 d;
   for (std::int64_t c = 0; c < leaves.columns; c += kLanes) {
-    const Prediction leaf = Predict(leaves, query, log_masses, c);
-    hn::StoreU(leaf.error, d, errors + c);
+    const Prediction leaf = Predict(leaves, query, LogLower(query, log_masses, c), c);
+    hn::StoreU(leaf.square_error, d, square_errors + c);
     hn::StoreU(leaf.mass, d, masses + c);
   }
 }
@@ -108,7 +118,7 @@ void PredictLeavesImpl(const LeafStats& leaves, const LeafQuery& query, const fl
 LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
                             float* log_masses, std::uint64_t* selected) {
   const F32x8 d;
-  const V threshold = hn::Set(d, query.threshold);
+  const V threshold = hn::Set(d, query.threshold * query.threshold);
   const V ratio = hn::Set(d, query.ratio);
   const V zero = hn::Zero(d);
   alignas(64) float own_leaf[kBlock] = {};  // not 0: the query's own, in its block
@@ -123,8 +133,9 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
     std::uint64_t bits = 0;
     for (std::int64_t v = 0; v < kBlock / kLanes; ++v) {
       const std::int64_t c = block * kBlock + v * kLanes;
-      const Prediction leaf = Predict(leaves, query, log_masses, c);
-      auto read = hn::Not(hn::Le(leaf.error, threshold));
+      const V log_lower = LogLower(query, log_masses, c);
+      const Prediction leaf = Predict(leaves, query, log_lower, c);
+      auto read = hn::Not(hn::Le(leaf.square_error, threshold));
       if (block == own_block) {
         read = hn::Or(read, hn::Gt(hn::Load(d, own_leaf + v * kLanes), zero));
       }
@@ -139,10 +150,10 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
       hn::StoreU(weight, d, log_masses + c);
       AddTo(mass, v, weight);
       AddTo(slope, v, hn::Mul(weight, hn::LoadU(d, leaves.slopes + c)));
-      const V error = hn::IfThenZeroElse(apart, leaf.error);
-      AddTo(square_error, v, hn::Mul(error, error));
+      AddTo(square_error, v, hn::IfThenZeroElse(apart, leaf.square_error));
+      if (!query.bounds) continue;
       AddTo(lower, v, hn::IfThenZeroElse(apart, leaf.lower));
-      AddTo(upper, v, hn::IfThenZeroElse(apart, leaf.upper));
+      AddTo(upper, v, hn::IfThenZeroElse(apart, Upper(leaves, query, log_lower, c)));
     }
     selected[block] = bits;
   }

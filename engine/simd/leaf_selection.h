@@ -5,9 +5,8 @@
 //   w = n exp(q . mu + s / 2), s = u v, u = the query's squared length in the metric of the leaves,
 // which is what n normal keys hold in the mean, and to be wrong by
 //   e = w sqrt((exp(2 s) - 1) / n),
-// their standard deviation. Neither is ever above n exp(q . mu + |q| R), which no leaf exceeds;
-// where s is above 20 the bound is all that is used. Leaves with e above a threshold, or not
-// comparable with it, are selected.
+// their standard deviation. Where s is above 20 both are n exp(q . mu + |q| R), which no leaf
+// exceeds. Leaves with e above a threshold, or not comparable with it, are selected.
 //
 // All masses are relative to exp(max), max the largest ln n + q . mu of the row. Arrays have
 // `columns` elements, a multiple of 64; columns beyond the leaves have counts of 0. Sums run in 16
@@ -37,6 +36,7 @@ struct LeafQuery {
   float length = 0.0F;     // |q|
   float threshold = 0.0F;  // of e, relative to exp(max)
   float ratio = 1.0F;      // that all weights are multiplied with
+  bool bounds = false;     // whether lower and upper of the totals are wanted
 };
 
 // Sums over the leaves that were not selected, relative to exp(max).
@@ -54,9 +54,9 @@ float LogMasses(const LeafStats& leaves, float* scores);
 // sum over c of exp(log_masses[c] - max).
 float SumOfMasses(const float* log_masses, std::int64_t columns, float max);
 
-// e and w of every leaf, without ratios.
+// e^2 and w of every leaf, without ratios.
 void PredictLeaves(const LeafStats& leaves, const LeafQuery& query, const float* log_masses,
-                   float* errors, float* masses);
+                   float* square_errors, float* masses);
 
 // Bit j of selected[b]: leaf 64 b + j is selected; `own` (-1: none) always is. log_masses become
 // the weights of the leaves that are not selected: w times both ratios; 0 for the others.

@@ -16,7 +16,7 @@
 namespace attnd::engine::kde_test {
 namespace {
 
-constexpr std::int64_t kTokens = 3 * 1024 + 500;
+constexpr std::int64_t kTokens = 4096 + 500;
 
 struct Case {
   std::string name;
@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                for (float& key : t.keys) key = 0.01F * key - 1.0F;
                FillKeys(t, 777, 6.0F);
              },
-             1.0F, 1e-2},
+             1.0F, 0.02},
         Case{"TwoTightBalls", kPlain,
              [](Tokens& t) {
                for (std::int64_t i = 0; i < t.count; ++i) {

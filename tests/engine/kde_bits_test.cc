@@ -17,16 +17,15 @@ namespace attnd::engine::kde_test {
 namespace {
 
 constexpr LayerShape kShape = {2, 6, 20, 24, 0.3F};
-constexpr std::int64_t kTokens =
-    5 * 1024 + 700;  // a main span, and one of the ladder... and a tail
+constexpr std::int64_t kTokens = 3 * 3968 + 700;  // a main span, one of the ladder, raw blocks
 
 class KdeBits : public ::testing::Test {
  protected:
   KdeBits() : engine_(MakeKde(kShape)), tokens_(ClusteredTokens(kShape, kTokens, 60, 81)) {
     for (std::int64_t t = 3; t < tokens_.count; t += 11) tokens_.Mask(t);
-    queries_ = KeysAsQueries(tokens_, 23, 1.5F);
+    queries_ = KeysAsQueries(tokens_, 53, 1.5F);
     count_ = static_cast<std::int64_t>(queries_.size()) / kShape.query_row();
-    for (std::int64_t i = 0; i < count_; ++i) positions_.push_back(23 * i);
+    for (std::int64_t i = 0; i < count_; ++i) positions_.push_back(53 * i);
   }
 
   const float* query(std::int64_t i) const { return queries_.data() + i * kShape.query_row(); }
@@ -46,7 +45,7 @@ class KdeBits : public ::testing::Test {
 TEST_F(KdeBits, AreThoseOfTheReference) {
   const Snapshot snapshot = exact_test::At(*engine_, tokens_, tokens_.count);
   const auto& state = static_cast<const KdeState&>(*snapshot.sealed);
-  ASSERT_FALSE(state.spans().empty());
+  ASSERT_EQ(state.spans().size(), 2U);
   ASSERT_GT(state.raw_blocks().size(), 1U);
   const Asked asked = WithPositions(0, count_);
   const Answers answers = Ask(*engine_, snapshot, query(0), count_, asked);
@@ -86,7 +85,7 @@ TEST_F(KdeBits, DoNotDependOnTheNumberOfQueries) {
 
 TEST_F(KdeBits, DoNotDependOnTheSpansOfSealing) {
   const Asked asked = WithPositions(0, count_);
-  for (const std::int64_t position : {std::int64_t{3 * 1024 + 100}, kTokens}) {
+  for (const std::int64_t position : {std::int64_t{4096}, kTokens}) {
     const Answers at_once =
         Ask(*engine_, exact_test::At(*engine_, tokens_, position), query(0), count_, asked);
     for (const auto& spans : {std::vector<std::int64_t>{1}, {2, 1, 5}, {17, 3}}) {
@@ -116,15 +115,16 @@ TEST_F(KdeBits, DoNotDependOnDroppedDraftsAndForks) {
   const Asked asked = WithPositions(0, count_);
   const Answers expected =
       Ask(*engine_, exact_test::At(*engine_, tokens_, kTokens), query(0), count_, asked);
-  const std::int64_t begun = 5 * 1024 + kBlockTokens;  // a main span is being built
-  ASSERT_FALSE(SpansEndingAt(5 * 1024).empty());
+  const std::int64_t end = 2 * 3968;  // where the build of a main span begins
+  const std::int64_t begun = end + kBlockTokens;
+  ASSERT_FALSE(SpansEndingAt(end).empty());
   Snapshot snapshot = exact_test::At(*engine_, tokens_, begun + 1, {3});
   Tokens other = tokens_;
   for (std::int64_t t = begun; t < other.count; ++t) other.keys[Size(t * kShape.key_row())] += 1.0F;
   const auto dropped = engine_->Clone(*snapshot.sealed);
-  exact_test::SealTokens(*engine_, other, begun, 5 * 1024 + 5 * kBlockTokens, *dropped);
+  exact_test::SealTokens(*engine_, other, begun, end + 5 * kBlockTokens, *dropped);
   const auto fork = engine_->Clone(*snapshot.sealed);
-  exact_test::SealTokens(*engine_, tokens_, begun, 5 * 1024 + 2 * kBlockTokens, *fork);
+  exact_test::SealTokens(*engine_, tokens_, begun, end + 2 * kBlockTokens, *fork);
   const std::int64_t sealed = (kTokens - 1) / kBlockTokens * kBlockTokens;
   const auto kept = engine_->Clone(*snapshot.sealed);
   exact_test::SealTokens(*engine_, tokens_, begun, sealed, *kept);
@@ -132,7 +132,7 @@ TEST_F(KdeBits, DoNotDependOnDroppedDraftsAndForks) {
   last.sealed = kept;
   EXPECT_TRUE(Ask(*engine_, last, query(0), count_, asked) == expected);
   // And the one that was at the job first.
-  exact_test::SealTokens(*engine_, tokens_, 5 * 1024 + 2 * kBlockTokens, sealed, *fork);
+  exact_test::SealTokens(*engine_, tokens_, end + 2 * kBlockTokens, sealed, *fork);
   last.sealed = fork;
   EXPECT_TRUE(Ask(*engine_, last, query(0), count_, asked) == expected);
 }
@@ -142,7 +142,7 @@ TEST_F(KdeBits, DoNotDependOnThreadsThatShareABuild) {
   const std::int64_t sealed = (kTokens - 1) / kBlockTokens * kBlockTokens;
   Snapshot last = exact_test::At(*engine_, tokens_, kTokens);
   const Answers expected = Ask(*engine_, last, query(0), count_, asked);
-  const std::int64_t begun = 5 * 1024 + kBlockTokens;
+  const std::int64_t begun = 2 * 3968 + kBlockTokens;
   const Snapshot base = exact_test::At(*engine_, tokens_, begun + 1);
   std::vector<std::shared_ptr<SealedState>> forks;
   for (int i = 0; i < 3; ++i) forks.push_back(engine_->Clone(*base.sealed));

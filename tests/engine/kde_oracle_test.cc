@@ -68,7 +68,7 @@ TEST(KdeOracleTest, WordVectorsWithinTheStatedErrorAtAFractionOfTheKeys) {
   asked.positions = own.positions;
   double last_error = 1.0;
   double last_keys = 0.0;
-  for (const double target : {0.2, 0.05, 0.02}) {
+  for (const double target : {0.05, 0.01, 0.003}) {
     asked.accuracy.target_error = target;
     const Answers answers = Ask(*engine, snapshot, own.rows.data(), count, asked);
     const std::vector<double> errors = UnitErrors(tokens, own.rows, answers);
@@ -87,7 +87,7 @@ TEST(KdeOracleTest, WordVectorsWithinTheStatedErrorAtAFractionOfTheKeys) {
 
 TEST(KdeOracleTest, ClustersThatAreThereNeedFewKeys) {
   const LayerShape shape = {1, 2, 16, 16, 0.5F};
-  const Tokens tokens = ClusteredTokens(shape, 11000, 90, 91);
+  const Tokens tokens = ClusteredTokens(shape, 8192, 90, 91);
   const auto engine = MakeKde(shape);
   const Snapshot snapshot = exact_test::At(*engine, tokens, tokens.count);
   const std::vector<float> queries = KeysAsQueries(tokens, 97);
@@ -103,7 +103,7 @@ TEST(KdeOracleTest, ClustersThatAreThereNeedFewKeys) {
 
 // Jensen from below, radii from above; what was read exactly is a share.
 TEST(KdeOracleTest, BoundsHoldTheLogNormalizer) {
-  const data::TensorSet set = data::TextRecogniserHeads();
+  const data::TensorSet set = data::WordVectors();
   const Tokens tokens = FromSet(set, 0);
   const auto engine = MakeKde(set.shape);
   const Snapshot snapshot = exact_test::At(*engine, tokens, tokens.count);
@@ -123,7 +123,7 @@ TEST(KdeOracleTest, BoundsHoldTheLogNormalizer) {
     }
     estimated += answers.paths[row];
   }
-  EXPECT_GT(estimated, count);
+  EXPECT_GT(estimated, count / 2);
 }
 
 TEST(KdeOracleTest, RowsThatReadEverythingAreExact) {

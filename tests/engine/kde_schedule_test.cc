@@ -23,12 +23,13 @@ TEST(KdeScheduleTest, SpansCoverAllButTheNewestTokensWithoutGaps) {
     std::int64_t end = kBlockTokens;
     for (const TokenSpan& span : spans) {
       ASSERT_EQ(span.first, end) << sealed;
-      ASSERT_GE(span.tokens, kLeastSpanTokens - kBlockTokens) << sealed;
+      ASSERT_GE(span.tokens, kLeastMainTokens - kBlockTokens) << sealed;
       ASSERT_EQ(span.end() % kBlockTokens, 0) << sealed;
       ASSERT_LE(VisibleFrom(span), sealed);
       end = span.end();
     }
-    ASSERT_LE(sealed - end, kLeastSpanTokens + 2 * kBlockTokens) << sealed;
+    ASSERT_LE(sealed - end, kLeastLadderTokens + 256) << sealed;
+    ASSERT_EQ(end == kBlockTokens ? 0 : end % kSpanGrid, 0) << sealed;
     ASSERT_LE(spans.size(), static_cast<std::size_t>(16 * (sealed / kEpochTokens + 1)));
   }
 }
@@ -77,17 +78,23 @@ TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
     for (const TokenSpan& span : SpansEndingAt(sealed)) built += span.tokens;
     if (sealed >= 16 * 1024) {
-      ASSERT_LE(built, 7 * sealed) << sealed;
+      ASSERT_LE(built, 4 * sealed) << sealed;
     }
   }
   EXPECT_GE(built, kLast);
 }
 
-TEST(KdeScheduleTest, WhatIsVisibleAtPowersOfTwo) {
-  EXPECT_EQ(VisibleSpans(16384 - 64),
-            (std::vector<TokenSpan>{{64, 14 * 1024 - 64}, {14 * 1024, 1024}}));
-  EXPECT_TRUE(VisibleSpans(1024 + 64).empty());
-  EXPECT_EQ(VisibleSpans(1024 + 128), (std::vector<TokenSpan>{{64, 1024 - 64}}));
+// Where contexts like to end, the main span has just become visible.
+TEST(KdeScheduleTest, MainSpansAreVisibleAtPowersOfTwo) {
+  for (std::int64_t power = 4096; power < 262144; power *= 2) {
+    const TokenSpan main = {kBlockTokens, power / 32 * 31 - kBlockTokens};
+    EXPECT_EQ(VisibleSpans(power - kBlockTokens), (std::vector<TokenSpan>{main}));
+    EXPECT_NE(VisibleSpans(power - 2 * kBlockTokens), (std::vector<TokenSpan>{main}));
+    EXPECT_TRUE(IsMainSpan(main));
+  }
+  EXPECT_EQ(VisibleSpans(15872 + 4096 + 448),
+            (std::vector<TokenSpan>{{kBlockTokens, 15872 - kBlockTokens}, {15872, 4096}}));
+  EXPECT_FALSE(IsMainSpan({15872, 4096}));
 }
 
 }  // namespace
