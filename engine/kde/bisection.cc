@@ -10,7 +10,10 @@
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kSample = 128;
+// A quarter of a piece tells where it is cut, within these: the first cuts matter most, and most
+// pieces are small.
+constexpr std::int64_t kLeastSample = 64;
+constexpr std::int64_t kMostSample = 512;
 constexpr int kIterations = 3;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -41,7 +44,7 @@ Bisection::Bisection(const KeyRows& keys, std::vector<std::int32_t>& order)
 // key farthest from that one. Leaves the centres' difference in direction_.
 void Bisection::FindCentres(const Range& range) {
   const std::int64_t count = range.end - range.first;
-  const std::int64_t sampled = std::min(count, kSample);
+  const std::int64_t sampled = std::clamp(count / 4, kLeastSample, kMostSample);
   const auto key = [&](std::int64_t i) {
     return keys_.row(order_[Index(range.first + i * count / sampled)]);
   };

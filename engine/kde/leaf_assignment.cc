@@ -77,27 +77,28 @@ void ReassignLeaves(const KeyRows& keys, std::span<std::int32_t> order, Scratch&
 
   // Clearest choice first; equal ones in the order of the keys.
   std::vector<std::pair<float, std::int32_t>> turns(order.size());
+  std::vector<std::int32_t> nearest(order.size());
   for (std::int64_t i = 0; i < count; ++i) {
-    float* row = scores + i * columns;
-    for (std::int64_t leaf = 0; leaf < leaves; ++leaf) row[leaf] += offsets[leaf];
-    turns[static_cast<std::size_t>(i)] = {-MarginOfLargest(row, leaves),
-                                          static_cast<std::int32_t>(i)};
+    const Nearest found = NearestOf(scores + i * columns, offsets, leaves);
+    turns[static_cast<std::size_t>(i)] = {-found.margin, static_cast<std::int32_t>(i)};
+    nearest[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(found.index);
   }
   std::sort(turns.begin(), turns.end());
 
   std::vector<std::int32_t> assigned(order.size());
   std::vector<std::int64_t> held(static_cast<std::size_t>(leaves));
-  float* bias = offsets;  // 0 where a leaf has room
-  std::fill_n(bias, leaves, 0.0F);
+  const auto room = [&](std::int64_t leaf) {
+    return std::min(kBlockTokens, count - leaf * kBlockTokens) -
+           held[static_cast<std::size_t>(leaf)];
+  };
   for (const auto& [margin, i] : turns) {
-    const std::int64_t leaf = IndexOfLargest(scores + i * columns, bias, leaves);
+    std::int64_t leaf = nearest[static_cast<std::size_t>(i)];
+    if (room(leaf) == 0) leaf = IndexOfLargest(scores + i * columns, offsets, leaves);
     std::int64_t& filled = held[static_cast<std::size_t>(leaf)];
     assigned[static_cast<std::size_t>(leaf * kBlockTokens + filled)] =
         order[static_cast<std::size_t>(i)];
     ++filled;
-    if (filled == std::min(kBlockTokens, count - leaf * kBlockTokens)) {
-      bias[leaf] = -std::numeric_limits<float>::infinity();
-    }
+    if (room(leaf) == 0) offsets[leaf] = -std::numeric_limits<float>::infinity();
   }
   for (std::int64_t first = 0; first < count; first += kBlockTokens) {
     std::sort(assigned.begin() + first, assigned.begin() + std::min(first + kBlockTokens, count));

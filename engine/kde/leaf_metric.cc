@@ -10,6 +10,7 @@
 namespace attnd::engine {
 namespace {
 constexpr std::int64_t kKeysPerComponent = 8;
+constexpr std::int64_t kLeavesPerCovariance = 4;
 }  // namespace
 
 LeafMetric::LeafMetric(const BlockLayout& layout, const float* centre)
@@ -40,9 +41,11 @@ void LeafMetric::AddLeaf(const LeafMeans& leaf, Scratch& scratch) {
   float* values = scratch.Take(kBlockTokens * columns);
   CentreLeaf(layout_, leaf, width, keys, values);
   float* product = scratch.Take(width * std::max(width, columns));
-  GemmTN(width, width, kBlockTokens, keys, width, keys, width, /*accumulate=*/false, product,
-         width);
-  AddRow(product, covariance_.data(), layout_.key_dim * width);
+  if (added_++ % kLeavesPerCovariance == 0) {
+    GemmTN(width, width, kBlockTokens, keys, width, keys, width, /*accumulate=*/false, product,
+           width);
+    AddRow(product, covariance_.data(), layout_.key_dim * width);
+  }
   GemmTN(width, columns, kBlockTokens, keys, width, values, columns, /*accumulate=*/false, product,
          columns);
   AddRow(product, cross_covariance_.data(), layout_.key_dim * columns);

@@ -34,36 +34,6 @@ float DotImpl(const float* a, const float* b, std::int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd))) + rest;
 }
 
-float MarginOfLargestImpl(const float* x, std::int64_t n) {
-  const F32x8 d;
-  alignas(32) float first[kLanes];
-  alignas(32) float second[kLanes];
-  auto largest = hn::Set(d, kLowest);
-  auto next = hn::Set(d, kLowest);
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const auto v = hn::LoadU(d, x + i);
-    next = hn::Max(next, hn::Min(v, largest));
-    largest = hn::Max(v, largest);
-  }
-  hn::Store(largest, d, first);
-  hn::Store(next, d, second);
-  float best = kLowest;
-  float runner_up = kLowest;
-  const auto offer = [&](float v) {
-    if (v > best) {
-      runner_up = best;
-      best = v;
-    } else if (v > runner_up) {
-      runner_up = v;
-    }
-  };
-  for (std::int64_t lane = 0; lane < kLanes; ++lane) offer(first[lane]);
-  for (std::int64_t lane = 0; lane < kLanes; ++lane) offer(second[lane]);
-  for (; i < n; ++i) offer(x[i]);
-  return runner_up == kLowest ? 0.0F : best - runner_up;
-}
-
 std::int64_t IndexOfLargestImpl(const float* x, const float* bias, std::int64_t n) {
   const F32x8 d;
   auto largest = hn::Set(d, kLowest);
@@ -85,21 +55,45 @@ std::int64_t IndexOfLargestImpl(const float* x, const float* bias, std::int64_t 
   return 0;
 }
 
+Nearest NearestOfImpl(const float* x, const float* bias, std::int64_t n) {
+  const F32x8 d;
+  alignas(32) float candidates[2 * kLanes];  // the largest two of each lane
+  auto largest = hn::Set(d, kLowest);
+  auto next = hn::Set(d, kLowest);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto v = hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, bias + i));
+    next = hn::Max(next, hn::Min(v, largest));
+    largest = hn::Max(v, largest);
+  }
+  hn::Store(largest, d, candidates);
+  hn::Store(next, d, candidates + kLanes);
+  float best = kLowest;
+  float runner_up = kLowest;
+  const auto offer = [&](float v) {
+    runner_up = std::max(runner_up, std::min(v, best));
+    best = std::max(v, best);
+  };
+  for (const float candidate : candidates) offer(candidate);
+  for (; i < n; ++i) offer(x[i] + bias[i]);
+  return {IndexOfLargestImpl(x, bias, n), runner_up == kLowest ? 0.0F : best - runner_up};
+}
+
 }  // namespace attnd::engine::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attnd::engine {
 HWY_EXPORT(DotImpl);
-HWY_EXPORT(MarginOfLargestImpl);
+HWY_EXPORT(NearestOfImpl);
 HWY_EXPORT(IndexOfLargestImpl);
 
 float Dot(const float* a, const float* b, std::int64_t n) {
   return HWY_DYNAMIC_DISPATCH(DotImpl)(a, b, n);
 }
 
-float MarginOfLargest(const float* x, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(MarginOfLargestImpl)(x, n);
+Nearest NearestOf(const float* x, const float* bias, std::int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(NearestOfImpl)(x, bias, n);
 }
 
 std::int64_t IndexOfLargest(const float* x, const float* bias, std::int64_t n) {

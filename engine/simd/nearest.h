@@ -11,8 +11,12 @@ namespace attnd::engine {
 // sum a[i] b[i] in f32.
 float Dot(const float* a, const float* b, std::int64_t n);
 
-// The largest minus the second largest of n >= 1 numbers, 0 where n is 1; NaN is left out.
-float MarginOfLargest(const float* x, std::int64_t n);
+// Where x[i] + bias[i] is largest, and how far above the second largest: 0 where n is 1.
+struct Nearest {
+  std::int64_t index = 0;
+  float margin = 0.0F;
+};
+Nearest NearestOf(const float* x, const float* bias, std::int64_t n);
 
 // The first index at which x[i] + bias[i] is largest; 0 where none is above -inf.
 std::int64_t IndexOfLargest(const float* x, const float* bias, std::int64_t n);
