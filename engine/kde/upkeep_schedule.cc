@@ -33,12 +33,23 @@ TokenSpan InStream(std::int64_t epoch, std::int64_t first, std::int64_t tokens) 
   return {epoch * kEpochTokens + first, tokens};
 }
 
+// The length of the main span after the one that ends at `main`.
+std::int64_t NextMainSpan(std::int64_t main) {
+  const auto* next = std::upper_bound(std::begin(kMainSpans), std::end(kMainSpans), main);
+  return next == std::end(kMainSpans) ? main : *next;
+}
+
+// Whether there is, behind a main span that ends at `main`, a ladder span of this length at
+// `first`: none reaches beyond the end of the next main span, which takes whole spans in.
+bool OnLadder(std::int64_t main, std::int64_t first, std::int64_t tokens) {
+  return first >= main && (first - main) % tokens == 0 && first + tokens <= NextMainSpan(main);
+}
+
 // The longest ladder span at `first`, behind a main span that ends at `main`, that is visible; 0:
 // none.
 std::int64_t LadderSpanAt(std::int64_t main, std::int64_t first, std::int64_t sealed) {
   for (const std::int64_t tokens : kLadderSpans) {
-    if ((first - main) % tokens == 0 && first + tokens <= kEpochTokens &&
-        first + tokens + LadderBuildTokens(tokens) <= sealed) {
+    if (OnLadder(main, first, tokens) && first + tokens + LadderBuildTokens(tokens) <= sealed) {
       return tokens;
     }
   }
@@ -84,8 +95,7 @@ std::vector<TokenSpan> SpansEndingAt(std::int64_t sealed) {
   const std::int64_t end = sealed - epoch * kEpochTokens;
   for (auto tokens = std::rbegin(kLadderSpans); tokens != std::rend(kLadderSpans); ++tokens) {
     const std::int64_t first = end - *tokens;
-    const std::int64_t main = MainSpanAt(end + LadderBuildTokens(*tokens));
-    if (main <= first && (first - main) % *tokens == 0) {
+    if (OnLadder(MainSpanAt(end + LadderBuildTokens(*tokens)), first, *tokens)) {
       spans.push_back(InStream(epoch, first, *tokens));
     }
   }

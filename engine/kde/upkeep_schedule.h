@@ -3,11 +3,12 @@
 //
 // A main span covers the stream from its second block on up to the newest of the lengths 31/32 of
 // powers of two, from 3,968 on; behind it a ladder of spans of 16,384 and 4,096 tokens, at
-// multiples of their length from the main span's end, covers what it can. Tokens from the last span
-// on, fewer than about 4,400, are in no span. Building a span begins when its last token has been
-// sealed. A main span is visible at the last block of the power of two, 64 tokens before it; others
-// after a sixteenth of their length. At kEpochTokens the main span stops growing and another stream
-// of spans begins, which bounds how many tokens are ever held twice.
+// multiples of their length from the main span's end and not beyond the end of the next main span,
+// covers what it can. Tokens from the last span on, fewer than about 4,400, are in no span.
+// Building a span begins when its last token has been sealed. A main span is visible at the last
+// block of the power of two, 64 tokens before it; others after a sixteenth of their length. At
+// kEpochTokens the main span stops growing and another stream of spans begins, which bounds how
+// many tokens are ever held twice.
 //
 // Lengths of main spans double: every key is built into two of them, in all.
 //
