@@ -27,14 +27,17 @@
 
 namespace attnd::engine {
 
-// The thresholds that an accuracy may lead to, in parts of a row's reference mass: 2^-4 to 2^-12.
-inline constexpr std::int64_t kThresholds = 9;
+// The thresholds that an accuracy may lead to, in parts of a row's reference mass: 2^-4, 2^-4.5,
+// ... 2^-12.
+inline constexpr std::int64_t kThresholds = 17;
+inline constexpr std::int64_t kThresholdsPerHalving = 2;
 constexpr float Threshold(std::int64_t i) {
-  return 1.0F / static_cast<float>(std::int64_t{16} << i);
+  const float whole = 1.0F / static_cast<float>(std::int64_t{16} << (i / kThresholdsPerHalving));
+  return i % kThresholdsPerHalving == 0 ? whole : whole * 0.70710678F;
 }
 
 // Where no accuracy is asked for: 1/256.
-inline constexpr std::int64_t kDefaultThreshold = 4;
+inline constexpr std::int64_t kDefaultThreshold = 8;
 
 // What keys, asked as queries, said of each threshold.
 struct ErrorTable {

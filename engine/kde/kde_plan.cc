@@ -92,10 +92,9 @@ void KdePlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   group_ = group;
   answer_ = answer;
   state_ = static_cast<const KdeState*>(group.sealed);
-  spans_.clear();
-  if (state_ != nullptr) {
-    for (std::int64_t head = 0; head < shape_.kv_heads; ++head)
-      spans_.push_back(SpanViews(*state_, head));
+  spans_.resize(static_cast<std::size_t>(state_ == nullptr ? 0 : shape_.kv_heads));
+  for (std::size_t head = 0; head < spans_.size(); ++head) {
+    ViewSpans(*state_, static_cast<std::int64_t>(head), spans_[head]);
   }
   const bool spans = state_ != nullptr && !state_->spans().empty();
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
@@ -181,10 +180,10 @@ std::int64_t KdePlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
   const std::int64_t first = chain.next;
   const std::int64_t rows = std::min(most, tile.rows.rows - first);
   const Scratch::Frame frame(scratch);
-  std::vector<std::int64_t> positions;
+  std::array<std::int64_t, kGemmMaxRows> positions;
   const bool known = group_.causal || group_.positions != nullptr;
   for (std::int64_t r = 0; known && r < rows; ++r) {
-    positions.push_back(group_.position(tile.rows.query(first + r)));
+    positions[static_cast<std::size_t>(r)] = group_.position(tile.rows.query(first + r));
   }
   const StripQueries queries = {.rows = rows,
                                 .queries = tile.queries + first * shape_.key_dim,
@@ -206,17 +205,16 @@ std::int64_t KdePlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
 std::int64_t KdePlan::AttendRaw(Tile& tile, Chain& chain, Scratch& scratch) {
   const Scratch::Frame frame(scratch);
   const std::int64_t index = chain.next++;
-  const auto& raw =
-      state_ == nullptr ? std::vector<std::shared_ptr<const RawBlock>>() : state_->raw_blocks();
-  TileWork work = {.rows = tile.rows.rows,
-                   .key_dim = shape_.key_dim,
-                   .queries = tile.queries,
-                   .scores = scratch.Take(tile_rows_ * kBlockTokens),
-                   .corrections = scratch.Take(tile_rows_),
-                   .sums = tile.sums,
-                   .top = answer_.top_k > 0 ? &tile.top : nullptr};
-  if (index < static_cast<std::int64_t>(raw.size())) {
-    const RawBlock& block = *raw[static_cast<std::size_t>(index)];
+  const bool open = group_.tail.rows > 0 && index == blocks_ - 1;
+  const TileWork work = {.rows = tile.rows.rows,
+                         .key_dim = shape_.key_dim,
+                         .queries = tile.queries,
+                         .scores = scratch.Take(tile_rows_ * kBlockTokens),
+                         .corrections = scratch.Take(tile_rows_),
+                         .sums = tile.sums,
+                         .top = answer_.top_k > 0 ? &tile.top : nullptr};
+  if (!open) {
+    const RawBlock& block = *state_->raw_blocks()[static_cast<std::size_t>(index)];
     const BlockView<float> view = block.view(layout_, tile.rows.kv_head);
     AttendBlock(view, BlockView<float>{}, {&view.valid, 0}, block.first, work);
   } else {

@@ -150,27 +150,27 @@ void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
 
 }  // namespace
 
-std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head) {
-  std::vector<SpanView> views;
-  std::vector<const LeafMetric*> metrics;
+void ViewSpans(const KdeState& state, std::int64_t head, std::vector<SpanView>& views) {
+  views.clear();
+  std::int64_t metrics = 0;
+  std::int64_t keys = 0;
   for (const auto& span : state.spans()) {
     const HeadIndex& index = *span->heads[static_cast<std::size_t>(head)];
-    const auto number = std::find(metrics.begin(), metrics.end(), index.metric().get());
+    const auto same = std::find_if(views.begin(), views.end(), [&](const SpanView& view) {
+      return view.index->metric() == index.metric();
+    });
     views.push_back({.index = &index,
                      .errors = &index.errors(),
                      .first_token = span->span.first,
                      .first_column = Columns(views),
-                     .metric = number - metrics.begin()});
-    if (number == metrics.end()) metrics.push_back(index.metric().get());
+                     .metric = same == views.end() ? metrics++ : same->metric});
+    keys += index.keys();
   }
-  std::int64_t keys = 0;
-  for (const SpanView& view : views) keys += view.index->keys();
   for (SpanView& view : views) {
     for (std::int64_t asked = view.errors->keys; asked > 0 && 3 * asked < 2 * keys; asked *= 2) {
-      ++view.table_shift;
+      view.table_shift += kThresholdsPerHalving;
     }
   }
-  return views;
 }
 
 float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold) {

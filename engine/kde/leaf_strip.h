@@ -33,7 +33,7 @@ struct SpanView {
   std::int64_t first_column = 0;  // of its leaves among those of all spans
   std::int64_t metric = 0;        // which of the spans' different ones, in order of appearance
   // Thresholds are parts of the mass of the whole context, a table's of that of the keys it was
-  // learned from: binary orders of magnitude between them.
+  // learned from: rows of the table between them.
   std::int64_t table_shift = 0;
 
   std::int64_t TableRow(std::int64_t threshold) const {
@@ -45,8 +45,8 @@ struct SpanView {
 // thresholds are made for: 1 to 16.
 float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold);
 
-// The views of one kv-head of a state.
-std::vector<SpanView> SpanViews(const KdeState& state, std::int64_t head);
+// The views of one kv-head of a state, in place of what is in `views`.
+void ViewSpans(const KdeState& state, std::int64_t head, std::vector<SpanView>& views);
 
 // What is known of a row beside its sums. Masses are relative to exp(max).
 struct RowMasses {

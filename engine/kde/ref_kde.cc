@@ -76,9 +76,9 @@ class RefRow {
         layout_(shape),
         query_(query),
         stages_(stages),
-        views_(SpanViews(state, query.head / shape.group_size())),
         row_(Index(shape.key_dim)),
         acc_(Index(layout_.padded_value_dim)) {
+    ViewSpans(state, query.head / shape.group_size(), views_);
     for (std::size_t c = 0; c < row_.size(); ++c) row_[c] = query.row[c] * shape.scale;
   }
 
@@ -101,7 +101,7 @@ class RefRow {
   const BlockLayout layout_;
   const RefKdeQuery query_;
   const RefKdeStages stages_;
-  const std::vector<SpanView> views_;
+  std::vector<SpanView> views_;
   std::vector<float> row_;  // scaled
   std::vector<Leaf> leaves_;
   float largest_ = -kInfinity;
