@@ -16,6 +16,9 @@ constexpr std::int64_t kLeastSample = 64;
 constexpr std::int64_t kMostSample = 512;
 constexpr int kIterations = 3;
 
+// How many rows before it is read a row is asked for.
+constexpr std::int64_t kAhead = 4;
+
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The number of keys before the cut of a piece of `count` > 64 keys, of which `natural` lie before
@@ -106,6 +109,8 @@ void Bisection::Cut(const Range& range) {
   std::int64_t natural = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t key = order_[Index(range.first + i)];
+    const std::int64_t ahead = std::min(range.first + i + kAhead, range.end - 1);
+    PrefetchRow(keys_.row(order_[Index(ahead)]), keys_.dim);
     const float projection = Dot(keys_.row(key), direction_.data(), keys_.dim);
     projections_[Index(i)] = {projection, key};
     natural += projection <= middle ? 1 : 0;

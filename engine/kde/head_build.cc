@@ -38,7 +38,7 @@ std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 HeadBuild::HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head,
                      float scale)
-    : layout_(layout), input_(input), head_(head), scale_(scale) {}
+    : layout_(layout), input_(input), head_(head), scale_(scale), values_seen_(layout.value_dim) {}
 
 std::int64_t HeadBuild::WorkBytes(const BlockLayout& layout, std::int64_t tokens) {
   // Rows, pointers to values, tokens and order; a bisection's projections come before calibration.
@@ -81,7 +81,6 @@ void HeadBuild::Gather(Scratch& scratch) {
   keys_.resize(Index(count * layout_.key_dim));
   values_.resize(Index(count));
   tokens_.resize(Index(count));
-  value_sum_.resize(Index(layout_.value_dim));
   std::int32_t row = 0;
   std::vector<std::int32_t> rows;
   for (const auto& piece : input_.spans) {
@@ -117,7 +116,7 @@ void HeadBuild::Gather(Scratch& scratch) {
 void HeadBuild::PlanCosts() {
   const auto keys = static_cast<double>(index_->keys());
   const auto leaves = static_cast<double>(index_->leaves());
-  const double group = std::min(leaves, static_cast<double>(kGroupKeys / kBlockTokens));
+  const double group = std::min(leaves, static_cast<double>(kGroupLeaves));
   total_cost_ =
       1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
                     static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
@@ -192,25 +191,6 @@ void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
   index.Summarize(leaf);
 }
 
-void HeadBuild::AddValues(std::int64_t leaf) {
-  const BlockView<float>& block = index_->leaf(leaf);
-  for (std::int64_t j = 0; j < index_->LeafKeys(leaf); ++j) {
-    const float* value = block.values + j * layout_.padded_value_dim;
-    for (std::size_t c = 0; c < value_sum_.size(); ++c) {
-      const auto x = static_cast<double>(value[c]);
-      value_sum_[c] += x;
-      value_squares_ += x * x;
-    }
-  }
-}
-
-float HeadBuild::Spread() const {
-  const auto n = static_cast<double>(index_->keys());
-  double square = value_squares_ / n;
-  for (const double sum : value_sum_) square -= sum / n * (sum / n);
-  return static_cast<float>(std::sqrt(std::max(square, 0.0)));
-}
-
 void HeadBuild::Step(Scratch& scratch) {
   switch (stage_) {
     case Stage::kGather: {
@@ -237,14 +217,15 @@ void HeadBuild::Step(Scratch& scratch) {
       bisection_.reset();
       Reassign(scratch);
       const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
-      const auto group = static_cast<double>(std::min(index_->keys(), kGroupKeys) / kBlockTokens);
+      const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
       Advance(static_cast<double>(kReassignments * index_->keys()) * kReassignCost * group,
               kReassignments * groups, Stage::kLeaves);
       return;
     }
     case Stage::kLeaves: {
       WriteLeaf(step_, scratch);
-      AddValues(step_);
+      values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
+                       index_->leaf(step_).valid);
       const Stage next = metric_ != nullptr            ? Stage::kMetric
                          : index_->metric() != nullptr ? Stage::kSlopes
                                                        : Stage::kCalibrate;
@@ -267,7 +248,8 @@ void HeadBuild::Step(Scratch& scratch) {
       Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(), Stage::kDone);
       if (stage_ == Stage::kCalibrate) return;
       calibration_->LearnRatios(index_->ratios());
-      index_->SetErrors(calibration_->Finish(Spread(), index_->ratios()));
+      index_->SetErrors(
+          calibration_->Finish(static_cast<float>(values_seen_.Spread()), index_->ratios()));
       calibration_.reset();
       return;
     case Stage::kDone:

@@ -17,6 +17,7 @@
 #include "engine/kde/head_index.h"
 #include "engine/kde/index_span.h"
 #include "engine/kde/mass_calibration.h"
+#include "engine/kde/value_moments.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
@@ -46,8 +47,6 @@ class HeadBuild {
   void Reassign(Scratch& scratch);
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf, Scratch& scratch);
-  void AddValues(std::int64_t leaf);
-  float Spread() const;
   bool is_main() const { return input_.lender == nullptr; }
   void Advance(double cost, std::int64_t steps, Stage next);
 
@@ -67,8 +66,7 @@ class HeadBuild {
   std::vector<std::int32_t> tokens_;  // [keys]
   std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
   std::optional<Bisection> bisection_;
-  std::vector<double> value_sum_;  // [d_v]
-  double value_squares_ = 0.0;
+  ValueMoments values_seen_;
   std::shared_ptr<LeafMetric> metric_;  // that is being learned
   std::optional<MassCalibration> calibration_;
 };

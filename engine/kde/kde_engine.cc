@@ -64,7 +64,7 @@ class KdeEngine final : public Engine {
   std::int64_t fixed_bytes() const override {
     // A thousand tokens or so are raw blocks; they count as tokens.
     return static_cast<std::int64_t>(sizeof(KdeState)) + Tail::Bytes(shape_, {}) +
-           shape_.kv_heads * (shape_.value_dim + 1) * static_cast<std::int64_t>(sizeof(double));
+           shape_.kv_heads * ValueMoments::Bytes(shape_.value_dim);
   }
   // Of the smallest spans, whose summaries weigh most.
   std::int64_t bytes_per_token() const override {

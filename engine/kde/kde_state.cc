@@ -1,8 +1,6 @@
 #include "engine/kde/kde_state.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <new>
 #include <utility>
@@ -22,11 +20,11 @@ bool Within(const TokenSpan& outer, std::int64_t first, std::int64_t end) {
 KdeState::KdeState(const LayerShape& shape)
     : layout_(shape),
       scale_(shape.scale),
-      value_sums_(static_cast<std::size_t>(shape.kv_heads * (shape.value_dim + 1))) {}
+      values_(static_cast<std::size_t>(shape.kv_heads), ValueMoments(shape.value_dim)) {}
 
 std::int64_t KdeState::bytes() const {
   std::int64_t bytes = static_cast<std::int64_t>(sizeof(KdeState)) +
-                       static_cast<std::int64_t>(value_sums_.size() * sizeof(double)) +
+                       layout_.kv_heads * ValueMoments::Bytes(layout_.value_dim) +
                        static_cast<std::int64_t>(blocks_.size()) * RawBlock::Bytes(layout_);
   for (const auto& piece : spans_) bytes += piece->bytes();
   const auto held = [](const auto& pieces, const auto& piece) {
@@ -45,30 +43,12 @@ std::int64_t KdeState::bytes() const {
   return bytes;
 }
 
-double KdeState::Spread(std::int64_t head) const {
-  if (unmasked_ == 0) return 0.0;
-  const double* sums = value_sums_.data() + head * (layout_.value_dim + 1);
-  const auto n = static_cast<double>(unmasked_);
-  double square = sums[layout_.value_dim] / n;
-  for (std::int64_t c = 0; c < layout_.value_dim; ++c) square -= sums[c] / n * (sums[c] / n);
-  return std::sqrt(std::max(square, 0.0));
-}
-
 void KdeState::AddBlock(const Block& block) {
   blocks_.push_back(std::make_shared<RawBlock>(layout_, sealed_, block));
   sealed_ += kBlockTokens;
-  unmasked_ += std::popcount(block.valid);
-  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
-    if (((block.valid >> row) & 1U) == 0) continue;
-    const float* value = block.values + row * layout_.kv_heads * layout_.value_dim;
-    for (std::int64_t head = 0; head < layout_.kv_heads; ++head) {
-      double* sums = value_sums_.data() + head * (layout_.value_dim + 1);
-      for (std::int64_t c = 0; c < layout_.value_dim; ++c) {
-        const auto x = static_cast<double>(value[head * layout_.value_dim + c]);
-        sums[c] += x;
-        sums[layout_.value_dim] += x * x;
-      }
-    }
+  for (std::size_t head = 0; head < values_.size(); ++head) {
+    values_[head].Add(block.values + static_cast<std::int64_t>(head) * layout_.value_dim,
+                      layout_.kv_heads * layout_.value_dim, block.valid);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "engine/exact/segment.h"
 #include "engine/kde/index_span.h"
 #include "engine/kde/span_build.h"
+#include "engine/kde/value_moments.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
@@ -43,7 +44,9 @@ class KdeState final : public SealedState {
   const std::vector<std::shared_ptr<const RawBlock>>& raw_blocks() const { return blocks_; }
 
   // Root mean square of |v - mean v| over the unmasked sealed tokens; 0 where there are none.
-  double Spread(std::int64_t head) const;
+  double Spread(std::int64_t head) const {
+    return values_[static_cast<std::size_t>(head)].Spread();
+  }
 
   // The most that upkeep of a layer takes while it grows from one position to another, beside what
   // the tokens themselves take.
@@ -61,8 +64,7 @@ class KdeState final : public SealedState {
   std::vector<std::shared_ptr<const IndexSpan>> spans_;
   std::vector<std::shared_ptr<const RawBlock>> blocks_;
   std::vector<std::shared_ptr<SpanBuild>> builds_;
-  std::int64_t unmasked_ = 0;
-  std::vector<double> value_sums_;  // [kv_heads][d_v, sum of squares]
+  std::vector<ValueMoments> values_;  // [kv_heads]
 };
 
 }  // namespace attnd::engine

@@ -13,6 +13,9 @@
 namespace attnd::engine {
 namespace {
 
+// How many rows before it is read a row is asked for.
+constexpr std::int64_t kAhead = 4;
+
 std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -51,6 +54,8 @@ void ScoreKeys(const KeyRows& keys, std::span<const std::int32_t> order, std::in
   for (std::int64_t first = 0; first < count; first += kGemmMaxRows) {
     const std::int64_t now = std::min(kGemmMaxRows, count - first);
     for (std::int64_t i = 0; i < now; ++i) {
+      const std::int64_t ahead = std::min(first + i + kAhead, count - 1);
+      PrefetchRow(keys.row(order[static_cast<std::size_t>(ahead)]), keys.dim);
       std::copy_n(keys.row(order[static_cast<std::size_t>(first + i)]), keys.dim,
                   rows + i * keys.dim);
     }

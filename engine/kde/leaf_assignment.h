@@ -15,13 +15,15 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/block.h"
 #include "engine/kde/bisection.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
 
 // The keys of a group, at most: the scores of a group and all its leaves are 16 MB.
-inline constexpr std::int64_t kGroupKeys = 16 * 1024;
+inline constexpr std::int64_t kGroupLeaves = 256;
+inline constexpr std::int64_t kGroupKeys = kGroupLeaves * kBlockTokens;
 
 // One iteration over a group: `order` holds rows of `keys`, leaf by leaf, 64 each but for the last,
 // and is permuted. Within a leaf rows are left in ascending order.

@@ -12,7 +12,7 @@ constexpr std::int64_t kMainSpans[] = {
     kLeastMainTokens,      2 * kLeastMainTokens,  4 * kLeastMainTokens, 8 * kLeastMainTokens,
     16 * kLeastMainTokens, 32 * kLeastMainTokens, kEpochTokens};
 static_assert(kEpochTokens == 64 * kLeastMainTokens);
-constexpr std::int64_t kLadderSpans[] = {16 * 1024, kLeastLadderTokens};  // descending
+constexpr std::int64_t kLadderSpans[] = {4 * kLeastLadderTokens, kLeastLadderTokens};  // descending
 
 // A main span is 31 of 32 parts; its build ends a block before the last part does.
 constexpr std::int64_t MainBuildTokens(std::int64_t tokens) { return tokens / 31 - kBlockTokens; }

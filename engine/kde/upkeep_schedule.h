@@ -30,10 +30,10 @@ struct TokenSpan {
   friend bool operator==(const TokenSpan&, const TokenSpan&) = default;
 };
 
-inline constexpr std::int64_t kEpochTokens = 248 * 1024;
+inline constexpr std::int64_t kEpochTokens = std::int64_t{248} * 1024;
 inline constexpr std::int64_t kSpanGrid = 128;  // all spans end at a multiple of this
 inline constexpr std::int64_t kLeastMainTokens = 3968;
-inline constexpr std::int64_t kLeastLadderTokens = 4 * 1024;
+inline constexpr std::int64_t kLeastLadderTokens = 4096;
 
 // Whether a main span may be this one.
 bool IsMainSpan(const TokenSpan& span);
