@@ -8,6 +8,7 @@
 #include "engine/kde/kde_state.h"
 #include "engine/kde/ref_kde.h"
 #include "engine/kde/upkeep_schedule.h"
+#include "engine/layer_stream.h"
 #include "gtest/gtest.h"
 #include "tests/engine/harness_common.h"
 #include "tests/engine/kde_harness.h"
@@ -92,6 +93,39 @@ TEST_F(KdeBits, DoNotDependOnTheSpansOfSealing) {
       const Snapshot snapshot = exact_test::At(*engine_, tokens_, position, spans);
       EXPECT_TRUE(Ask(*engine_, snapshot, query(0), count_, asked) == at_once) << position;
     }
+  }
+}
+
+TEST_F(KdeBits, DoNotDependOnTheCuttingOfAppends) {
+  const TokenBatch batch = {
+      kTokens,
+      {DataType::kF32, tokens_.keys.data(), static_cast<std::int64_t>(tokens_.keys.size())},
+      {DataType::kF32, tokens_.values.data(), static_cast<std::int64_t>(tokens_.values.size())},
+      tokens_.mask.data()};
+  const Asked asked = WithPositions(0, count_);
+  const Answers expected =
+      Ask(*engine_, exact_test::At(*engine_, tokens_, kTokens), query(0), count_, asked);
+  Scratch scratch;
+  for (const std::int64_t piece : {std::int64_t{5}, std::int64_t{1000}, kTokens}) {
+    std::shared_ptr<const LayerState> state = EmptyLayer(*engine_);
+    while (state->position() < kTokens) {
+      LayerDraft draft(*engine_, state);
+      const std::int64_t now = std::min(piece, kTokens - state->position());
+      ASSERT_TRUE(draft.Append(batch, state->position(), now, nullptr, scratch).ok());
+      ASSERT_TRUE(draft.CheckTail(scratch).ok());
+      state = draft.Finish();
+    }
+    Answers answers = expected;
+    std::fill(answers.exact.outputs.begin(), answers.exact.outputs.end(), -7.0F);
+    const std::unique_ptr<AttendPlan> plan = engine_->NewPlan();
+    plan->Reset(AttendGroup(*state, query(0), count_, asked.positions.data()),
+                {.outputs = answers.exact.outputs.data()});
+    for (std::int64_t chain = 0; chain < plan->chains(); ++chain) {
+      while (!plan->Run(chain, scratch)) {
+      }
+    }
+    plan->Finish(scratch);
+    EXPECT_TRUE(answers == expected) << piece;
   }
 }
 
