@@ -81,7 +81,7 @@ struct AnswerView {
   std::int64_t top_k = 0;                 // exact; 0: none
   std::int64_t* top_positions = nullptr;  // [n, Hq, top_k]
   float* top_weights = nullptr;           // [n, Hq, top_k]
-  EstimateView estimates;                 // approximate() engines
+  EstimateView estimates = {};            // approximate() engines
 };
 
 // n queries that share one sealed state and one open block. Query i sees all tokens of `sealed` and

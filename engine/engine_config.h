@@ -72,7 +72,7 @@ struct KdeConfig {
     kPaper,      // KDEformer: of a batch of queries at once
   };
   Mode mode = Mode::kAuto;
-  Accuracy accuracy;       // of queries that ask for none
+  Accuracy accuracy = {};  // of queries that ask for none
   std::uint64_t seed = 0;  // of what is drawn at random
 };
 

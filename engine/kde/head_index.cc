@@ -1,8 +1,8 @@
 #include "engine/kde/head_index.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
-#include <utility>
 
 namespace attnd::engine {
 namespace {
@@ -29,7 +29,7 @@ HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_
       leaves_(LeavesOf(keys)),
       keys_(keys),
       blocks_(AlignedBuffer<float>::Uninitialized(leaves_ * layout.elements())),
-      views_(leaves_),
+      views_(static_cast<std::size_t>(leaves_)),
       leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves_ * kBlockTokens)),
       places_(AlignedBuffer<std::int32_t>::Uninitialized(tokens)),
       means_t_(columns() * layout.key_dim),

@@ -16,6 +16,8 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
@@ -114,7 +116,7 @@ class HeadIndex {
   const std::int64_t leaves_;
   const std::int64_t keys_;
   AlignedBuffer<float> blocks_;              // [leaves] blocks of the layout
-  AlignedBuffer<BlockView<float>> views_;    // [leaves]
+  std::vector<BlockView<float>> views_;      // [leaves]
   AlignedBuffer<std::int32_t> leaf_tokens_;  // [leaves][64]
   AlignedBuffer<std::int32_t> places_;       // [tokens]
   AlignedBuffer<float> means_t_;             // [columns / 64][d_k][64]

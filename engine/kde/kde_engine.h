@@ -1,6 +1,14 @@
 // Softmax attention, estimated by kernel density methods: softmax(scale q k^T) v over all visible
 // tokens, within an error that is stated with each row.
 //
+// Tokens are kept in an index that grows with them (kde_state.h): clusters of 64 keys with their
+// summaries, of which a row reads those that it cannot do without (kde_plan.h). Mode AUTO reads
+// everything in short contexts and for rows that would read much; INDEX asks the index wherever
+// there is one. A query whose position is given always reads the cluster of its own token.
+//
+// Stated errors rest on the context's own keys, asked as queries, and say so (calibrated is 0).
+// Log-normalizer bounds are rigorous but for f32's rounding.
+//
 // Numerics: f32; what is evaluated exactly has the numerics of engine/exact/exact_engine.h.
 // Promise: a row's bits depend on nothing but the configuration, the visible tokens, the query row,
 // its position and the accuracy asked for. Merging: partial answers merge as those of the exact

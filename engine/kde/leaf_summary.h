@@ -7,9 +7,8 @@
 // so that with weighted means, L for the logarithm of the count, and q - q0 for q in second-order
 // terms everything that holds of plain means (engine/simd/leaf_selection.h) holds here, Jensen's
 // bound and the radius's included, and is the more exact the nearer q is to q0. Queries of one head
-// have much in common: about the mean key, for word vectors, what summaries get wrong for all
-// queries alike (it decides the operator norm) falls from 0.053 to 0.016 of the output at equal
-// thresholds.
+// have something in common: about the mean key, 16,384 word vectors read 3.0 % of their keys
+// instead of 4.8 % at equal errors (threshold 1/256).
 //
 // Sums in f64. Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_KDE_LEAF_SUMMARY_H_

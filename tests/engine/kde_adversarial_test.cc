@@ -61,44 +61,46 @@ const LayerShape kPlain = {1, 2, 12, 8, 0.4F};
 
 INSTANTIATE_TEST_SUITE_P(
     Sets, KdeAdversarial,
-    ::testing::Values(
-        Case{"IdenticalKeys", kPlain,
-             [](Tokens& t) {
-               for (std::int64_t i = 0; i < t.count; ++i) FillKeys(t, i, 0.5F);
-             }},
-        Case{"ZeroKeys", kPlain, [](Tokens& t) { std::fill(t.keys.begin(), t.keys.end(), 0.0F); }},
-        Case{"HugeLogits", kPlain, [](Tokens&) {}, 300.0F, 1e-3},
-        Case{"OneGiantOutlier", kPlain, [](Tokens& t) { FillKeys(t, 1500, 1e6F); }, 1.0F, 0.1},
-        Case{"OneOutlierBeyondSquares", kPlain, [](Tokens& t) { FillKeys(t, 1500, 1e30F); }, 1.0F,
-             0.1},
-        Case{"NeedleInAFarCluster", kPlain,
-             [](Tokens& t) {
-               // All in one tight ball; one key among them that its cluster does not show.
-               for (float& key : t.keys) key = 0.01F * key - 1.0F;
-               FillKeys(t, 777, 6.0F);
-             },
-             1.0F, 0.02},
-        Case{"TwoTightBalls", kPlain,
-             [](Tokens& t) {
-               for (std::int64_t i = 0; i < t.count; ++i) {
-                 for (std::int64_t c = 0; c < t.shape.key_row(); ++c) {
-                   float& key = t.keys[Size(i * t.shape.key_row() + c)];
-                   key = 1e-3F * key + (i % 3 == 0 ? 2.0F : -2.0F);
-                 }
-               }
-             }},
-        Case{"OneComponent", {1, 1, 1, 1, 1.0F}, [](Tokens&) {}, 2.0F},
-        Case{"TinyKeys", kPlain,
-             [](Tokens& t) {
-               for (float& key : t.keys) key *= 1e-30F;
-             }},
-        Case{"MostlyMasked", kPlain,
-             [](Tokens& t) {
-               for (std::int64_t i = 0; i < t.count; ++i) {
-                 if (i % 97 != 5) t.Mask(i);
-               }
-             }}),
-    [](const auto& info) { return info.param.name; });
+    ::testing::Values(Case{"IdenticalKeys", kPlain,
+                           [](Tokens& all) {
+                             for (std::int64_t i = 0; i < all.count; ++i) FillKeys(all, i, 0.5F);
+                           }},
+                      Case{"ZeroKeys", kPlain,
+                           [](Tokens& all) { std::fill(all.keys.begin(), all.keys.end(), 0.0F); }},
+                      Case{"HugeLogits", kPlain, [](Tokens&) {}, 300.0F, 1e-3},
+                      Case{"OneGiantOutlier", kPlain,
+                           [](Tokens& all) { FillKeys(all, 1500, 1e6F); }, 1.0F, 0.1},
+                      Case{"OneOutlierBeyondSquares", kPlain,
+                           [](Tokens& all) { FillKeys(all, 1500, 1e30F); }, 1.0F, 0.1},
+                      Case{"NeedleInAFarCluster", kPlain,
+                           [](Tokens& all) {
+                             // All in one tight ball; one key among them that its cluster does not
+                             // show.
+                             for (float& key : all.keys) key = 0.01F * key - 1.0F;
+                             FillKeys(all, 777, 6.0F);
+                           },
+                           1.0F, 0.02},
+                      Case{"TwoTightBalls", kPlain,
+                           [](Tokens& all) {
+                             for (std::int64_t i = 0; i < all.count; ++i) {
+                               for (std::int64_t c = 0; c < all.shape.key_row(); ++c) {
+                                 float& key = all.keys[Size(i * all.shape.key_row() + c)];
+                                 key = 1e-3F * key + (i % 3 == 0 ? 2.0F : -2.0F);
+                               }
+                             }
+                           }},
+                      Case{"OneComponent", {1, 1, 1, 1, 1.0F}, [](Tokens&) {}, 2.0F},
+                      Case{"TinyKeys", kPlain,
+                           [](Tokens& all) {
+                             for (float& key : all.keys) key *= 1e-30F;
+                           }},
+                      Case{"MostlyMasked", kPlain,
+                           [](Tokens& all) {
+                             for (std::int64_t i = 0; i < all.count; ++i) {
+                               if (i % 97 != 5) all.Mask(i);
+                             }
+                           }}),
+    [](const auto& set) { return set.param.name; });
 
 TEST(KdeAdversarialTest, NoTokenToSeeIsAnEmptyAnswer) {
   Tokens tokens = exact_test::RandomTokens(kPlain, kTokens, 97);

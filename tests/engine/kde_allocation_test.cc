@@ -23,7 +23,7 @@ TEST_P(KdeAllocation, WarmedUpPlanDoesNotAllocate) {
   const std::vector<float> queries = RandomValues(300 * shape.query_row(), 65);
   std::vector<float> outputs(Size(300 * shape.output_row()));
   std::vector<std::int64_t> positions(Size(300));
-  std::vector<float> bounds(Size(2 * 300 * shape.query_heads));
+  std::vector<float> bounds(Size(600 * shape.query_heads));
   AnswerView view;
   view.outputs = outputs.data();
   view.estimates.log_normalizer_bounds = bounds.data();

@@ -149,7 +149,7 @@ TEST_F(KdeBits, DoNotDependOnDroppedDraftsAndForks) {
   const Asked asked = WithPositions(0, count_);
   const Answers expected =
       Ask(*engine_, exact_test::At(*engine_, tokens_, kTokens), query(0), count_, asked);
-  const std::int64_t end = 2 * 3968;  // where the build of a main span begins
+  const std::int64_t end = 7936;  // where the build of a main span begins
   const std::int64_t begun = end + kBlockTokens;
   ASSERT_FALSE(SpansEndingAt(end).empty());
   Snapshot snapshot = exact_test::At(*engine_, tokens_, begun + 1, {3});
@@ -176,7 +176,7 @@ TEST_F(KdeBits, DoNotDependOnThreadsThatShareABuild) {
   const std::int64_t sealed = (kTokens - 1) / kBlockTokens * kBlockTokens;
   Snapshot last = exact_test::At(*engine_, tokens_, kTokens);
   const Answers expected = Ask(*engine_, last, query(0), count_, asked);
-  const std::int64_t begun = 2 * 3968 + kBlockTokens;
+  const std::int64_t begun = 7936 + kBlockTokens;
   const Snapshot base = exact_test::At(*engine_, tokens_, begun + 1);
   std::vector<std::shared_ptr<SealedState>> forks;
   for (int i = 0; i < 3; ++i) forks.push_back(engine_->Clone(*base.sealed));

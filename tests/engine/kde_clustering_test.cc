@@ -116,7 +116,7 @@ TEST(KdeClusteringTest, EachStageBringsWordVectorsNearerTogether) {
 }
 
 TEST(KdeClusteringTest, EqualKeysAreNoTrouble) {
-  const std::vector<float> values(Size(1000 * 4), 0.25F);
+  const std::vector<float> values(Size(4000), 0.25F);
   const KeyRows keys = {values.data(), 1000, 4};
   std::vector<std::int32_t> order = Bisected(keys);
   Reassign(keys, order);

@@ -29,8 +29,8 @@ struct Asked {
   bool causal = false;
   std::int64_t first_cut = 0;
   std::int64_t top_k = 0;
-  std::vector<std::int64_t> positions;  // empty: none
-  Accuracy accuracy;
+  std::vector<std::int64_t> positions = {};  // empty: none
+  Accuracy accuracy = {};
 };
 
 struct Answers {

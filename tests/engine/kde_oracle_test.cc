@@ -145,6 +145,38 @@ TEST(KdeOracleTest, RowsThatReadEverythingAreExact) {
   EXPECT_LT(oracle::RelativeError(answers.exact.outputs, outputs), 3e-6);
 }
 
+// What no threshold can promise AUTO answers exactly, INDEX as well as it can.
+TEST(KdeOracleTest, RowsThatWouldReadMuchAreExactInAuto) {
+  const LayerShape shape = {1, 2, 16, 16, 0.5F};
+  const Tokens tokens = ClusteredTokens(shape, 8192, 90, 94);
+  const std::vector<float> queries = KeysAsQueries(tokens, 101);
+  const std::int64_t count = static_cast<std::int64_t>(queries.size()) / shape.query_row();
+  Asked tight;
+  tight.accuracy.target_error = 1e-9;
+  const auto index = MakeKde(shape, KdeConfig::Mode::kIndex);
+  const auto automatic = MakeKde(shape, KdeConfig::Mode::kAuto);
+  const Snapshot of_index = exact_test::At(*index, tokens, tokens.count);
+  const Snapshot of_automatic = exact_test::At(*automatic, tokens, tokens.count);
+  const Answers loose = Ask(*automatic, of_automatic, queries.data(), count);
+  EXPECT_GT(std::count(loose.paths.begin(), loose.paths.end(), 1), count);
+  const Answers exact = Ask(*automatic, of_automatic, queries.data(), count, tight);
+  const std::vector<double> errors = UnitErrors(tokens, queries, exact);
+  std::int64_t partly = 0;
+  for (std::size_t row = 0; row < errors.size(); ++row) {
+    if (exact.paths[row] == 0) {
+      EXPECT_LT(errors[row], 1e-5) << row;
+      continue;
+    }
+    ++partly;
+    // Beside 30 % of the span: raw blocks and 124 summaries.
+    EXPECT_LE(exact.keys[row], 3 * 7936 / 10 + 256 + 124) << row;
+  }
+  EXPECT_LT(partly, count / 2);
+  const Answers best = Ask(*index, of_index, queries.data(), count, tight);
+  EXPECT_GT(std::count(best.paths.begin(), best.paths.end(), 1), 0);
+  EXPECT_LT(Quantile(UnitErrors(tokens, queries, best), 0.95), 5e-3);
+}
+
 TEST(KdeOracleTest, BudgetsOfKeysAreKeptOnAverage) {
   const LayerShape shape = {1, 1, 16, 16, 0.5F};
   const Tokens tokens = ClusteredTokens(shape, 9000, 90, 93);

@@ -78,7 +78,7 @@ TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
   std::int64_t built = 0;
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
     for (const TokenSpan& span : SpansEndingAt(sealed)) built += span.tokens;
-    if (sealed >= 16 * 1024) {
+    if (sealed >= 16384) {
       ASSERT_LE(built, 4 * sealed) << sealed;
     }
   }

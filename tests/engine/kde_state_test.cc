@@ -42,7 +42,7 @@ void ExpectTokens(const Tokens& tokens, const IndexSpan& span) {
 
 // A span of the ladder once crossed the end of the next main span, and its tokens counted twice.
 TEST(KdeStateTest, HoldsEachTokenOnceInTheSpansOfTheSchedule) {
-  const std::int64_t last = 66 * 1024;
+  const std::int64_t last = 67584;
   Tokens tokens = exact_test::RandomTokens(kShape, last, 61);
   for (std::int64_t t = 0; t < last; t += 7) tokens.Mask(t);
   const auto engine = MakeKde(kShape);
@@ -78,7 +78,7 @@ TEST(KdeStateTest, HoldsNoMoreMemoryThanItSays) {
   for (const LayerShape& shape : {LayerShape{1, 1, 64, 64, 1.0F}, LayerShape{2, 2, 8, 40, 1.0F},
                                   LayerShape{1, 1, 4, 4, 1.0F}}) {
     const auto engine = MakeKde(shape);
-    const std::int64_t last = 20 * 1024;
+    const std::int64_t last = 20480;
     const Tokens tokens = exact_test::RandomTokens(shape, last, 62);
     const auto state = engine->NewState();
     const std::int64_t step = 8 * kBlockTokens;

@@ -57,7 +57,7 @@ TEST(MakeEngineTest, WindowsThatCannotBeAreRefusedByName) {
   }
 }
 
-TEST(MakeEngineTest, KdeModesAndAccuraciesThatCannotBeAreRefusedByName) {
+TEST(MakeEngineTest, KdeHasFourModesAndRefusesAccuraciesByName) {
   const auto refusal = [](const KdeConfig& config) {
     const auto engine = MakeEngine({.shape = {1, 1, 8, 8, 1.0F}, .kind = config});
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
@@ -67,8 +67,8 @@ TEST(MakeEngineTest, KdeModesAndAccuraciesThatCannotBeAreRefusedByName) {
             "kde.accuracy.target_error is -0.5; it must be at least 0 and finite");
   EXPECT_EQ(refusal({.accuracy = {.max_keys = -1}}),
             "kde.accuracy.max_keys is -1; it must be at least 0");
-  EXPECT_THAT(refusal({.mode = KdeConfig::Mode::kPaper}), HasSubstr("kde.mode"));
-  for (const auto mode : {KdeConfig::Mode::kAuto, KdeConfig::Mode::kIndex}) {
+  for (const auto mode : {KdeConfig::Mode::kAuto, KdeConfig::Mode::kIndex,
+                          KdeConfig::Mode::kCertified, KdeConfig::Mode::kPaper}) {
     EXPECT_TRUE(MakeEngine({.shape = {1, 1, 8, 8, 1.0F}, .kind = KdeConfig{.mode = mode}}).ok());
   }
 }
