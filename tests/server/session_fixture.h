@@ -68,11 +68,10 @@ class SessionFixture : public ::testing::Test {
   // Publishes `count` tokens as an Append, or as a Step with this answer; returns the message.
   static engine::Message Publish(Session& session, std::int64_t layer, std::int64_t count,
                                  std::uint64_t content,
-                                 std::shared_ptr<const v1::StepResponse> answer = nullptr) {
+                                 const std::shared_ptr<const v1::StepResponse>& answer = nullptr) {
     const auto kind = answer ? engine::MessageKind::kStep : engine::MessageKind::kAppend;
     engine::Message message = MessageOf(kind, {layer, session.position(layer), count}, content);
-    EXPECT_TRUE(
-        session.Publish({{layer, Grown(session, layer, count)}}, message, std::move(answer)).ok());
+    EXPECT_TRUE(session.Publish({{layer, Grown(session, layer, count)}}, message, answer).ok());
     return message;
   }
 
