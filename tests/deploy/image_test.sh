@@ -5,7 +5,7 @@
 #   image_test.sh BUILD_DIRECTORY
 # Needs no container engine's daemon and no registry: podman builds in a chroot, on a base image of
 # debootstrap's, and keeps everything in a directory that is removed at the end. Ends with status 77 where it
-# cannot run: it must be root, and `scripts/setup.sh --deploy` installs what it calls.
+# cannot run: it must be root and reach Debian's mirror, and `scripts/setup.sh --deploy` installs what it calls.
 set -euo pipefail
 build=$(realpath "$1")
 cd "$(dirname "$0")/../.."
@@ -18,6 +18,9 @@ skip() {
 for tool in podman debootstrap runc nsenter curl; do
   command -v "$tool" >/dev/null || skip "$tool is not installed (scripts/setup.sh --deploy)"
 done
+readonly mirror=http://deb.debian.org/debian
+curl --fail --silent --head --retry 2 --max-time 20 --output /dev/null "$mirror/dists/bookworm/Release" ||
+  skip "$mirror does not answer, and the image is made of its packages"
 
 readonly image=localhost/attnd:test name=attnd-test
 work=$(mktemp -d)
@@ -61,7 +64,7 @@ export TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$
 # Not before: without the export, `finish` would remove the containers and images of this machine.
 trap finish EXIT
 
-debootstrap --variant=minbase bookworm "$work/rootfs" >"$work/log" 2>&1 || {
+debootstrap --variant=minbase bookworm "$work/rootfs" "$mirror" >"$work/log" 2>&1 || {
   tail -n 20 "$work/log" >&2
   fail "debootstrap failed"
 }

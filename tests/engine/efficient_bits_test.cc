@@ -67,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(All, EfficientBits, testing::ValuesIn(EfficientCases())
 TEST(EfficientQuanta, AStepOverFarKeysHasMoreChains) {
   const LayerShape shape = {1, 1, 512, 512, 1.0F};
   const auto engine = MakeLinear(shape, Config("efficient"));
-  const std::vector<float> rows = NormalNumbers(64 * 512, 36);
-  std::vector<float> outputs(Size(64 * 512));
+  const std::vector<float> rows = NormalNumbers(std::int64_t{64} * 512, 36);
+  std::vector<float> outputs(Size(std::int64_t{64} * 512));
   AnswerView view;
   view.outputs = outputs.data();
   std::vector<std::int64_t> chains;

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 constexpr double kLn2 = 0.693147180559945309417;
 
 TEST(EfficientKeys, MantissaTimesStepsIsTheExponential) {
-  for (float magnitude = 1e-3F; magnitude < 0x1p29F; magnitude *= 1.0173F) {
+  float magnitude = 1e-3F;
+  while (magnitude < 0x1p29F) {
     for (const float key : {magnitude, -magnitude}) {
       const SplitKey split = Split(key);
       const double log_mantissa = static_cast<double>(key) - 64 * kLn2 * split.steps;
@@ -27,11 +28,13 @@ TEST(EfficientKeys, MantissaTimesStepsIsTheExponential) {
       // An f32 near 22 is within 2^-20 of a number; f64 products of 2^29 are within 2^-24.
       EXPECT_NEAR(static_cast<double>(split.log_mantissa), log_mantissa, 0x1p-20) << key;
     }
+    magnitude *= 1.0173F;
   }
 }
 
 TEST(EfficientKeys, OrdinaryKeysHaveNoSteps) {
-  for (float key = -22.0F; key <= 22.0F; key += 0.37F) {
+  for (int step = 0; step < 119; ++step) {
+    const float key = -22.0F + 0.37F * static_cast<float>(step);
     EXPECT_EQ(Split(key).steps, 0) << key;
     EXPECT_EQ(Split(key).log_mantissa, key) << key;
   }
@@ -123,7 +126,7 @@ TEST(EfficientConfig, ItIsALinearEngineWhoseAnswersCannotBeMerged) {
   Scratch scratch;
   const auto state = engine->NewState();
   EXPECT_LT(state->bytes(), 300);
-  const std::vector<float> zeros(64 * 40);
+  const std::vector<float> zeros(std::size_t{64} * 40);
   const Block block = {zeros.data(), zeros.data(), ~RowMask{0}, nullptr, nullptr};
   ASSERT_TRUE(engine->Seal(*state, 0, {&block, 1}, scratch).ok());
   EXPECT_EQ(state->bytes() + Tail::Bytes(engine->shape(), engine->tail_layout()),

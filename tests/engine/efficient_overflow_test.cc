@@ -117,8 +117,8 @@ TEST_F(EfficientOverflow, EveryHeadIsChecked) {
   engine_ = MakeLinear(shape_, Config("efficient"));
   for (std::int64_t head = 0; head < 3; ++head) {
     Stream stream = MakeStream(shape_, 64, 51);
-    stream.keys[static_cast<std::size_t>(10 * 6 + head * 2 + 1)] = 20.0F;
-    stream.values[static_cast<std::size_t>(10 * 6 + head * 2)] = 1e35F;
+    stream.keys[static_cast<std::size_t>(60 + head * 2 + 1)] = 20.0F;
+    stream.values[static_cast<std::size_t>(60 + head * 2)] = 1e35F;
     const Snapshot snapshot = At(*engine_, stream, 64);
     EXPECT_THAT(
         std::string(engine_->CheckTail(*snapshot.sealed, snapshot.view(), scratch_).message()),

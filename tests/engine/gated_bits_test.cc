@@ -42,7 +42,7 @@ TEST_P(GatedBits, CuttingDoesNotMatter) {
 }
 
 TEST_P(GatedBits, StepsAgreeWithAttendsAtEveryPosition) {
-  const auto before = At(*engine_, stream_, 64 * 3 + 2);
+  const auto before = At(*engine_, stream_, 194);
   const auto after = Append(*engine_, stream_, before, 64 * 4);
   const Answers steps = Step(*engine_, *after, query(0), 62);
   for (std::int64_t i = 0; i < 62; ++i) {

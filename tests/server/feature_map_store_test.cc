@@ -147,7 +147,7 @@ TEST_F(FeatureMaps, MayBeUploadedByManyAtOneTime) {
     threads.emplace_back([&, t] {
       for (int round = 0; round < 60; ++round) {
         const TestMap& map = maps[static_cast<std::size_t>((t + round) % 3)];
-        const auto response = Put(map, static_cast<std::size_t>(100 + 37 * t));
+        const auto response = Put(map, std::size_t{100} + 37 * static_cast<std::size_t>(t));
         ASSERT_TRUE(response.ok()) << response.status();
         if (!response->already_there()) ++stored;
         const MapWeightsPtr held = store_.Find(DigestOf(map));
