@@ -1,8 +1,8 @@
 // Softmax attention, estimated by kernel density methods: softmax(scale q k^T) v over all visible
 // tokens, within an error that is stated with each row.
 //
-// Tokens are kept in an index that grows with them (kde_state.h): clusters of 64 keys with their
-// summaries, of which a row reads those that it cannot do without (kde_plan.h). Mode AUTO reads
+// Tokens are kept in an index that grows with them (index_state.h): clusters of 64 keys with their
+// summaries, of which a row reads those that it cannot do without (index_plan.h). Mode AUTO reads
 // everything in short contexts and for rows that would read much; INDEX asks the index wherever
 // there is one. A query whose position is given always reads the cluster of its own token.
 //

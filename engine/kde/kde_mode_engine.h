@@ -41,7 +41,9 @@ class KdeModeEngine : public Engine {
   const KdeConfig config_;
 };
 
-// Modes CERTIFIED (certified_plan.h) and PAPER (paper_plan.h). The configuration is valid.
+// Modes AUTO and INDEX (index/index_plan.h), CERTIFIED (certified/certified_plan.h) and PAPER
+// (paper/paper_plan.h). The configuration is valid.
+std::unique_ptr<const Engine> MakeIndexEngine(const LayerShape& shape, const KdeConfig& config);
 std::unique_ptr<const Engine> MakeCertifiedEngine(const LayerShape& shape, const KdeConfig& config);
 std::unique_ptr<const Engine> MakePaperEngine(const LayerShape& shape, const KdeConfig& config);
 

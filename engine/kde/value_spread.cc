@@ -1,48 +1,50 @@
 #include "engine/kde/value_spread.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 
 namespace attnd::engine {
 
-ValueSpread::ValueSpread(const LayerShape& shape)
-    : heads_(shape.kv_heads),
-      value_dim_(shape.value_dim),
-      sums_(static_cast<std::size_t>(2 * shape.kv_heads * shape.value_dim)) {}
-
-std::int64_t ValueSpread::Bytes(const LayerShape& shape) {
-  return 2 * shape.kv_heads * shape.value_dim * static_cast<std::int64_t>(sizeof(double));
-}
-
-void ValueSpread::Add(const Block& block) {
-  tokens_ += std::popcount(block.valid);
-  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
-    if (((block.valid >> row) & 1U) == 0) continue;
-    const float* value = block.values + row * heads_ * value_dim_;
-    for (std::int64_t head = 0; head < heads_; ++head) {
-      double* sums = sums_.data() + 2 * head * value_dim_;
-      double* squares = sums + value_dim_;
-      for (std::int64_t c = 0; c < value_dim_; ++c) {
-        const auto x = static_cast<double>(value[head * value_dim_ + c]);
-        sums[c] += x;
-        squares[c] += x * x;
+void ValueSpread::Add(const float* rows, std::int64_t stride, RowMask valid) {
+  count_ += std::popcount(valid);
+  // Eight components at a time, whose sums stay in registers.
+  constexpr std::size_t kWidth = 8;
+  for (std::size_t first = 0; first < sums_.size(); first += kWidth) {
+    const std::size_t width = std::min(kWidth, sums_.size() - first);
+    std::array<double, kWidth> sums{};
+    std::array<double, kWidth> squares{};
+    for (RowMask rest = valid; rest != 0; rest &= rest - 1) {
+      const float* row = rows + std::countr_zero(rest) * stride + first;
+      for (std::size_t i = 0; i < width; ++i) {
+        const auto x = static_cast<double>(row[i]);
+        sums[i] += x;
+        squares[i] += x * x;
       }
+    }
+    for (std::size_t i = 0; i < width; ++i) {
+      sums_[first + i] += sums[i];
+      squares_ += squares[i];
     }
   }
 }
 
-double ValueSpread::Of(std::int64_t kv_head) const {
-  if (tokens_ == 0) return 0.0;
-  const double* sums = sums_.data() + 2 * kv_head * value_dim_;
-  const double* squares = sums + value_dim_;
-  const auto n = static_cast<double>(tokens_);
-  double square = 0.0;
-  for (std::int64_t c = 0; c < value_dim_; ++c) {
-    square += squares[c] / n - sums[c] / n * (sums[c] / n);
-  }
+double ValueSpread::Spread() const {
+  if (count_ == 0) return 0.0;
+  const auto n = static_cast<double>(count_);
+  double square = squares_ / n;
+  for (const double sum : sums_) square -= sum / n * (sum / n);
   return std::sqrt(std::max(square, 0.0));
+}
+
+void AddValues(const Block& block, std::vector<ValueSpread>& spreads) {
+  const auto heads = static_cast<std::int64_t>(spreads.size());
+  for (std::int64_t head = 0; head < heads; ++head) {
+    ValueSpread& spread = spreads[static_cast<std::size_t>(head)];
+    spread.Add(block.values + head * spread.value_dim(), heads * spread.value_dim(), block.valid);
+  }
 }
 
 }  // namespace attnd::engine

@@ -1,6 +1,6 @@
-// How far a layer's values lie from their mean: the unit of stated errors, kept while tokens come.
-//
-// f64 sums in the order of tokens, so a function of the tokens. Copyable; one thread at a time.
+// How far values spread about their mean, the unit of stated errors: the root mean square of
+// ||v - mean v||, from sums in f64 in the order of rows. Not synchronised; cannot fail but for
+// std::bad_alloc.
 #ifndef ATTND_ENGINE_KDE_VALUE_SPREAD_H_
 #define ATTND_ENGINE_KDE_VALUE_SPREAD_H_
 
@@ -13,24 +13,29 @@ namespace attnd::engine {
 
 class ValueSpread {
  public:
-  explicit ValueSpread(const LayerShape& shape);
+  explicit ValueSpread(std::int64_t value_dim) : sums_(static_cast<std::size_t>(value_dim)) {}
 
-  // Counts the unmasked tokens of a complete block.
-  void Add(const Block& block);
+  static std::int64_t Bytes(std::int64_t value_dim) {
+    return static_cast<std::int64_t>(sizeof(ValueSpread)) +
+           value_dim * static_cast<std::int64_t>(sizeof(double));
+  }
 
-  // Root mean square of ||v - mean v|| over the tokens counted; 0 where there are none.
-  double Of(std::int64_t kv_head) const;
+  std::int64_t value_dim() const { return static_cast<std::int64_t>(sums_.size()); }
 
-  static std::int64_t Bytes(const LayerShape& shape);
+  // The valid ones of up to 64 rows of values, `stride` floats apart.
+  void Add(const float* rows, std::int64_t stride, RowMask valid);
+
+  // 0 where there is no value.
+  double Spread() const;
 
  private:
-  std::int64_t heads_;
-  std::int64_t value_dim_;
-  std::int64_t tokens_ = 0;
-  // [kv_heads][2][d_v]: sums, and sums of squares; one number for all squares would be a chain of
-  // additions, four times as slow.
+  std::int64_t count_ = 0;
   std::vector<double> sums_;
+  double squares_ = 0.0;
 };
+
+// Adds a complete block's values to the spreads of its heads, one for each.
+void AddValues(const Block& block, std::vector<ValueSpread>& spreads);
 
 }  // namespace attnd::engine
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/kde/column_sampling.h"
-#include "engine/kde/kdeformer.h"
+#include "engine/kde/paper/column_sampling.h"
+#include "engine/kde/paper/kdeformer.h"
 #include "engine/kde/rows.h"
 #include "tests/data/real_data.h"
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kde/column_sampling.h"
-#include "engine/kde/density.h"
-#include "engine/kde/kdeformer.h"
-#include "engine/kde/weighted_exp_density.h"
+#include "engine/kde/paper/column_sampling.h"
+#include "engine/kde/paper/density.h"
+#include "engine/kde/paper/kdeformer.h"
+#include "engine/kde/paper/weighted_exp_density.h"
 #include "tests/bench/kde_attempt.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/spectrum.h"

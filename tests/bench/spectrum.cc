@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "engine/gemm.h"
-#include "engine/kde/key_panels.h"
+#include "engine/kde/paper/key_panels.h"
 #include "engine/random.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/softmax.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/kde/column_sampling.h"
+#include "engine/kde/paper/column_sampling.h"
 
 namespace attnd::bench {
 
