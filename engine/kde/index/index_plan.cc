@@ -8,6 +8,7 @@
 
 #include "engine/exact/open_block.h"
 #include "engine/gemm.h"
+#include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/upkeep_schedule.h"
 #include "engine/simd/maps.h"
 
@@ -19,9 +20,15 @@ constexpr std::int64_t kTileRows = 4 * kGemmMaxRows;
 // A quantum ends when it has done this much: about half a millisecond of one core.
 constexpr std::int64_t kQuantumFlops = 40'000'000;
 
+// A strip is one piece of work. Of many rows some select a branch, and products want many.
+constexpr std::int64_t kStripFlops = 3 * kQuantumFlops;
+
 // Beside its products a row spends this on a leaf's summary: four exponentials and a few
 // multiplications.
 constexpr std::int64_t kSelectFlops = 200;
+
+// Of so many branches a row selects one, or looks at its leaves alone.
+constexpr std::int64_t kSelectedBranches = 3;
 
 // Rows are padded for products, and strips of a tile with more than one.
 constexpr std::int64_t kSparseRows = 64;
@@ -42,8 +49,9 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
   const std::int64_t rows = shape.kv_heads * CeilDivide(head_rows, kTileRows) *
                             (PaddedTileRows(std::min(head_rows, kTileRows)) + kSparseRows);
   // Every span's leaves are padded to a multiple of 64; an epoch has at most 16 spans.
-  const std::int64_t words =
-      tokens / (kBlockTokens * kBlockTokens) + 16 * (tokens / kEpochTokens + 1);
+  const std::int64_t spans = 16 * (tokens / kEpochTokens + 1);
+  const std::int64_t words = tokens / (kBlockTokens * kBlockTokens) + spans +
+                             2 * (tokens / (kBlockTokens * kBlockTokens * kBranchLeaves) + spans);
   const std::int64_t row = (shape.key_dim + SoftmaxSums::RowFloats(layout.padded_value_dim)) *
                                static_cast<std::int64_t>(sizeof(float)) +
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
@@ -98,6 +106,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   }
   const bool spans = state_ != nullptr && !state_->spans().empty();
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
+  branch_words_ = spans ? BranchColumns(spans_.front()) / kBlockTokens : 0;
   use_index_ = words_ > 0 && group.sealed_tokens >= rule_.least_tokens;
   if (use_index_) SetThreshold();
   blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
@@ -109,7 +118,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   chains_.assign(static_cast<std::size_t>(tiles), Chain{});
   Grow(rows_,
        tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
-  Grow(selected_, tiles * tile_rows_ * words_);
+  Grow(selected_, tiles * tile_rows_ * row_words());
   masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
@@ -137,7 +146,7 @@ IndexPlan::Tile IndexPlan::TileOf(std::int64_t chain) {
   return {.rows = rows,
           .queries = memory,
           .sums = {memory + tile_rows_ * shape_.key_dim, tile_rows_, layout_.padded_value_dim},
-          .selected = selected_.data() + chain * tile_rows_ * words_,
+          .selected = selected_.data() + chain * tile_rows_ * row_words(),
           .masses = masses_.data() + chain * tile_rows_,
           .top = {rows.rows, answer_.top_k, top_scores_.data() + top, top_positions_.data() + top}};
 }
@@ -165,17 +174,17 @@ std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
       return sum;
     }();
     for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
-      if (words_ > 0) SelectAll(spans_[head], tile.selected + r * words_);
+      if (words_ > 0) SelectAll(spans_[head], tile.selected + r * row_words());
       tile.masses[r] = {.leaf_keys = keys};
     }
     chain.next = tile.rows.rows;
     return tile.rows.rows * (words_ + 1);
   }
-  const std::int64_t row_flops =
-      words_ * kBlockTokens * (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
+  const std::int64_t row_flops = (branch_words_ + words_ / kSelectedBranches) * kBlockTokens *
+                                 (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
   std::int64_t most = kGemmRowBuckets[0];
   for (const std::int64_t bucket : kGemmRowBuckets) {
-    if (bucket * row_flops <= kQuantumFlops) most = bucket;
+    if (bucket * row_flops <= kStripFlops) most = bucket;
   }
   const std::int64_t first = chain.next;
   const std::int64_t rows = std::min(most, tile.rows.rows - first);
@@ -196,8 +205,9 @@ std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
   sums.acc += first * sums.padded_value_dim;
   sums.max += first;
   sums.sum += first;
-  AttendSummaries(spans_[head], queries, sums, tile.selected + first * words_, tile.masses + first,
-                  scratch);
+  RowMask* selected = tile.selected + first * row_words();
+  AttendSummaries(spans_[head], queries, sums, selected, row_words(),
+                  {selected + words_, row_words()}, tile.masses + first, scratch);
   chain.next += rows;
   return rows * row_flops;
 }
@@ -235,7 +245,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     readers[static_cast<std::size_t>(count)] = static_cast<std::int32_t>(r);
     count += static_cast<std::int64_t>(
-        (tile.selected[r * words_ + word] >> (column % kBlockTokens)) & 1U);
+        (tile.selected[r * row_words() + word] >> (column % kBlockTokens)) & 1U);
   }
   if (count == 0) return tile.rows.rows;
   const std::vector<SpanView>& spans = spans_[static_cast<std::size_t>(tile.rows.kv_head)];

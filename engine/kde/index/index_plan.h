@@ -60,12 +60,14 @@ class IndexPlan final : public AttendPlan {
     RowTile rows;
     float* queries = nullptr;
     SoftmaxSums sums;
-    RowMask* selected = nullptr;  // [rows][columns / 64]
+    RowMask* selected = nullptr;  // [rows][words_]: leaves, then what a strip keeps of branches
     RowMasses* masses = nullptr;
     TopKeys top;
   };
 
   Tile TileOf(std::int64_t chain);
+  // Leaves, and branches twice.
+  std::int64_t row_words() const { return words_ + 2 * branch_words_; }
   void SetThreshold();
   void PackQueries(const Tile& tile) const;
   // These do some of the work, and return how many operations that was.
@@ -88,8 +90,9 @@ class IndexPlan final : public AttendPlan {
   std::int64_t head_rows_ = 0;
   std::int64_t head_tiles_ = 0;
   std::int64_t tile_rows_ = 0;  // with padding
-  std::int64_t words_ = 0;      // of selections, per row
-  std::int64_t blocks_ = 0;     // raw blocks, and the open one
+  std::int64_t words_ = 0;      // of leaves selected, per row
+  std::int64_t branch_words_ = 0;
+  std::int64_t blocks_ = 0;  // raw blocks, and the open one
 
   std::vector<Chain> chains_;
   std::vector<std::vector<SpanView>> spans_;  // [kv_heads]
