@@ -16,7 +16,9 @@
 namespace attnd::engine {
 namespace {
 
+// Spans on the ladder do not last.
 constexpr std::int64_t kReassignments = 2;
+constexpr std::int64_t kLadderReassignments = 1;
 
 // Of the centre's products with keys.
 constexpr double kMostTilt = 1.0;
@@ -115,13 +117,17 @@ void HeadBuild::Gather(Scratch& scratch) {
   PlanCosts();
 }
 
+std::int64_t HeadBuild::reassignments() const {
+  return is_main() ? kReassignments : kLadderReassignments;
+}
+
 void HeadBuild::PlanCosts() {
   const auto keys = static_cast<double>(index_->keys());
   const auto leaves = static_cast<double>(index_->leaves());
   const double group = std::min(leaves, static_cast<double>(kGroupLeaves));
   total_cost_ =
       1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
-                    static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
+                    static_cast<double>(reassignments()) * kReassignCost * group + kLeafCost +
                     kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost + kBranchCost);
 }
 
@@ -131,7 +137,7 @@ void HeadBuild::Reassign(Scratch& scratch) {
   const std::int64_t count = std::min(kGroupKeys, index_->keys() - first);
   const KeyRows keys = {keys_.data(), index_->keys(), layout_.key_dim};
   const std::span<std::int32_t> group = std::span(order_).subspan(Index(first), Index(count));
-  if (step_ < groups) {
+  if (step_ / groups + 1 < reassignments()) {
     ReassignLeaves(keys, group, scratch);
     return;
   }
@@ -230,8 +236,8 @@ void HeadBuild::Step(Scratch& scratch) {
       Reassign(scratch);
       const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
       const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
-      Advance(static_cast<double>(kReassignments * index_->keys()) * kReassignCost * group,
-              kReassignments * groups, Stage::kLeaves);
+      Advance(static_cast<double>(reassignments() * index_->keys()) * kReassignCost * group,
+              reassignments() * groups, Stage::kLeaves);
       return;
     }
     case Stage::kLeaves: {

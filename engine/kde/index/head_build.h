@@ -58,6 +58,7 @@ class HeadBuild {
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf, Scratch& scratch);
   bool is_main() const { return input_.lender == nullptr; }
+  std::int64_t reassignments() const;
   void Advance(double cost, std::int64_t steps, Stage next);
 
   const BlockLayout layout_;
