@@ -4,7 +4,7 @@ BARS ?= all
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run serve test test-full bench error-table format lint clean
+.PHONY: help setup build run serve test test-full bench error-table kde-study format lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -28,13 +28,18 @@ test: setup ## build and run the tests, sanitizers and short fuzzing included
 test-full: setup ## the same with the long tests, the linter and g++
 	@scripts/test.sh --full
 
-bench: setup ## run the benchmarks; a part of them: make bench BARS=engine|service
+bench: setup ## run the benchmarks; a part of them: make bench BARS=engine|kde|service
 	@scripts/bench.sh $(BARS)
 
 error-table: setup ## print how far each feature map is from softmax attention, and its cost
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release --target attnd_error_table
 	@build/release/tests/bench/attnd_error_table
+
+kde-study: setup ## print what KDEformer's parts promise and give on real vectors
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target attnd_kde_study
+	@build/release/tests/bench/attnd_kde_study $(ARGS)
 
 format: setup ## format the C++ files in place
 	@scripts/check_format.sh --fix

@@ -93,6 +93,19 @@ absl::Status JoinPartials(v1::Partial* piece, v1::Partial* whole) {
   return status;
 }
 
+absl::Status JoinEstimates(v1::Estimates* piece, v1::Estimates* whole) {
+  absl::Status status = JoinTensors(piece->mutable_errors(), whole->mutable_errors());
+  status.Update(
+      JoinTensors(piece->mutable_log_normalizer_bounds(), whole->mutable_log_normalizer_bounds()));
+  status.Update(JoinTensors(piece->mutable_exact_masses(), whole->mutable_exact_masses()));
+  whole->set_coverage(piece->coverage());
+  whole->mutable_keys_evaluated()->MergeFrom(piece->keys_evaluated());
+  whole->mutable_paths()->append(piece->paths());
+  whole->mutable_calibrated()->append(piece->calibrated());
+  whole->mutable_target_met()->append(piece->target_met());
+  return status;
+}
+
 }  // namespace
 
 absl::Status CheckTokens(std::span<const LayerTokens> tokens, std::span<const LayerShape> layers) {
@@ -194,6 +207,14 @@ void FillAttend(std::int64_t layer, const ConstTensor& queries, const AttendOpti
   to->set_min_position(options.min_position);
   to->set_wait(options.wait);
   *to->mutable_options() = options.answer;
+  if (options.accuracy.has_value()) *to->mutable_accuracy() = *options.accuracy;
+}
+
+void FillStep(const ConstTensor& queries, const StepOptions& options, std::int64_t first,
+              std::int64_t count, v1::StepRequest* to) {
+  ToProto(Rows(queries, first, count), to->mutable_queries());
+  *to->mutable_options() = options.answer;
+  if (options.accuracy.has_value()) *to->mutable_accuracy() = *options.accuracy;
 }
 
 absl::Status JoinAnswers(v1::Answer* piece, v1::Answer* whole) {
@@ -211,6 +232,9 @@ absl::Status JoinAnswers(v1::Answer* piece, v1::Answer* whole) {
     top->set_k(piece->top_k().k());
     top->mutable_positions()->MergeFrom(piece->top_k().positions());
     status.Update(JoinTensors(piece->mutable_top_k()->mutable_weights(), top->mutable_weights()));
+  }
+  if (piece->has_estimates()) {
+    status.Update(JoinEstimates(piece->mutable_estimates(), whole->mutable_estimates()));
   }
   return status;
 }

@@ -46,6 +46,8 @@ struct AttendOptions {
   // Wait for min_position, up to the deadline.
   bool wait = false;
   v1::AnswerOptions answer;
+  // Tightens or loosens the session's; only for kde layers.
+  std::optional<v1::Accuracy> accuracy;
   CallOptions call;
 };
 
@@ -64,6 +66,8 @@ struct AttendResult {
 
 struct StepOptions {
   v1::AnswerOptions answer;
+  // As in AttendOptions.
+  std::optional<v1::Accuracy> accuracy;
   CallOptions call;
 };
 
@@ -96,6 +100,10 @@ void FillTokens(const LayerTokens& tokens, std::int64_t first, std::int64_t coun
 // Queries [first, first + count) as a message.
 void FillAttend(std::int64_t layer, const ConstTensor& queries, const AttendOptions& options,
                 std::int64_t first, std::int64_t count, v1::AttendRequest* to);
+
+// The queries of a Step and what is asked of them, as a message; its tokens are filled in apart.
+void FillStep(const ConstTensor& queries, const StepOptions& options, std::int64_t first,
+              std::int64_t count, v1::StepRequest* to);
 
 // Appends the rows of `piece` to those of `whole`, which is empty or of the same kind. Moves out of
 // `piece`. INTERNAL if the two do not fit together.

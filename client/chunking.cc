@@ -23,7 +23,7 @@ std::vector<LayerShape> LayersOf(const v1::Session& session) {
   std::vector<LayerShape> layers;
   for (int i = 0; i < session.config().layer_groups_size(); ++i) {
     const v1::LayerGroup& group = session.config().layer_groups(i);
-    LayerShape shape{group.has_exact(), group.kv_heads(), group.query_heads(), group.key_dim(),
+    LayerShape shape{!group.has_linear(), group.kv_heads(), group.query_heads(), group.key_dim(),
                      group.value_dim()};
     const v1::UpdateRule& update = group.linear().update();
     if (update.decay() == v1::UpdateRule::PER_TOKEN) shape.log_decays = 1;
@@ -32,6 +32,7 @@ std::vector<LayerShape> LayersOf(const v1::Session& session) {
           i < session.engine_facts_size() ? session.engine_facts(i).feature_dim() : shape.key_dim;
     }
     if (update.delta()) shape.rates = 1;
+    shape.whole_batch = group.kde().mode() == v1::KdeConfig::PAPER;
     layers.insert(layers.end(), static_cast<std::size_t>(std::max(group.count(), 1)), shape);
   }
   return layers;
@@ -55,6 +56,12 @@ ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers, std::int64_t gate
   return limits;
 }
 
+ChunkLimits Uncut(ChunkLimits limits) {
+  limits.request_bytes = limits.max_request_bytes;
+  limits.response_bytes = limits.max_response_bytes;
+  return limits;
+}
+
 std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options) {
   const std::int64_t element =
       options.output_dtype() == v1::F16 || options.output_dtype() == v1::BF16 ? 2 : 4;
@@ -64,11 +71,13 @@ std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions&
   if (options.denominators()) per_head += 4 + 5;
   if (options.partials()) {
     // A log-normalizer, or numerators, a denominator and an exponent of at most 5 bytes.
-    per_head += shape.exact ? 4 : 4 * shape.value_dim + 4 + 5;
+    per_head += shape.softmax ? 4 : 4 * shape.value_dim + 4 + 5;
   }
   // A position is a varint of at most 10 bytes, a weight an f32.
   // A negative number is for the server to refuse.
   per_head += std::max(std::int64_t{options.top_k()}, std::int64_t{0}) * (10 + 4);
+  // An error, two bounds and a mass in f32, a number of keys, three bytes.
+  if (options.estimates()) per_head += 4 * 4 + 10 + 3;
   return per_head * shape.query_heads;
 }
 

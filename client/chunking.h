@@ -18,7 +18,8 @@ namespace attnd::client {
 
 // What determines the sizes of a layer's messages.
 struct LayerShape {
-  bool exact = true;
+  // exact or kde: partials are log-normalizers, not numerators.
+  bool softmax = true;
   std::int64_t kv_heads = 1;
   std::int64_t query_heads = 1;
   std::int64_t key_dim = 0;
@@ -26,6 +27,8 @@ struct LayerShape {
   // Gates that the layer's update rule takes, per token and kv-head.
   std::int64_t log_decays = 0;
   std::int64_t rates = 0;
+  // Answers depend on all queries of a call, which is not to be cut.
+  bool whole_batch = false;
 };
 
 // One shape per layer, in order. `session` is the server's, with all defaults filled in.
@@ -47,6 +50,9 @@ ChunkLimits LimitsFor(const v1::ServerLimits& limits, const ClientOptions& optio
 // The same for a request with the tokens of `layers` layers and `gates` tensors of gates, each of
 // which costs some bytes beside its numbers.
 ChunkLimits ForLayers(ChunkLimits limits, std::int64_t layers, std::int64_t gates = 0);
+
+// Without targets: what the server accepts at most, for calls that cannot be cut.
+ChunkLimits Uncut(ChunkLimits limits);
 
 // Upper bound of the answer's bytes per query row, apart from what every answer costs.
 std::int64_t AnswerBytesPerRow(const LayerShape& shape, const v1::AnswerOptions& options);

@@ -172,9 +172,15 @@ absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const Con
   if (const absl::Status status = CheckAttend(layer, queries, options, shapes_); !status.ok()) {
     return status;
   }
-  auto rows = RowsPerMessage(limits_, QueryRowBytes(queries, options),
+  const bool uncut = shape(layer).whole_batch;
+  auto rows = RowsPerMessage(uncut ? Uncut(limits_) : limits_, QueryRowBytes(queries, options),
                              AnswerBytesPerRow(shape(layer), options.answer));
   if (!rows.ok()) return rows.status();
+  if (uncut && queries.rows() > *rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queries: ", queries.rows(), " rows; a message holds ", *rows,
+                     ", and this layer's answers depend on all queries of a call"));
+  }
 
   const absl::Time deadline = transport_->DeadlineFor(options.call);
   RetryPolicy retry = transport_->options().retry;
@@ -190,7 +196,7 @@ absl::StatusOr<AttendResult> SessionHandle::Attend(std::int64_t layer, const Con
     FillAttend(layer, queries, options, first, count, &request);
     absl::Status status =
         transport_->Call(&Transport::Stub::Attend, id_, request, &response, deadline, retry);
-    if (!status.ok() && Shrink(status, &*rows)) continue;
+    if (!status.ok() && !uncut && Shrink(status, &*rows)) continue;
     if (status.ok()) status = JoinAnswers(response.mutable_answer(), &result.answer);
     if (!status.ok()) return status;
     result.pieces.push_back({count, response.position()});
@@ -224,16 +230,16 @@ absl::StatusOr<StepResult> SessionHandle::StepFrom(std::optional<std::int64_t> p
     return status;
   }
   return StepLocked(position.value_or(ledger_->Acknowledged(tokens.layer)), tokens, queries,
-                    options.answer, deadline);
+                    options, deadline);
 }
 
 absl::StatusOr<StepResult> SessionHandle::StepLocked(std::int64_t position,
                                                      const LayerTokens& tokens,
                                                      const ConstTensor& queries,
-                                                     const v1::AnswerOptions& answer,
+                                                     const StepOptions& options,
                                                      absl::Time deadline) {
   auto rows = RowsPerMessage(limits_, TokenRowBytes(tokens) + RowBytes(queries),
-                             AnswerBytesPerRow(shape(tokens.layer), answer));
+                             AnswerBytesPerRow(shape(tokens.layer), options.answer));
   if (!rows.ok()) return rows.status();
 
   StepResult result;
@@ -245,8 +251,7 @@ absl::StatusOr<StepResult> SessionHandle::StepLocked(std::int64_t position,
     request.set_session_id(id_);
     request.set_generation(generation_);
     FillTokens(tokens, first, count, position + first, request.mutable_tokens());
-    ToProto(Rows(queries, first, count), request.mutable_queries());
-    *request.mutable_options() = answer;
+    FillStep(queries, options, first, count, &request);
     absl::Status status =
         transport_->Call(&Transport::Stub::Step, id_, request, &response, deadline);
     if (!status.ok() && Shrink(status, &*rows)) continue;

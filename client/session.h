@@ -61,7 +61,8 @@ class SessionHandle {
                                         std::span<const std::int64_t> positions,
                                         const CallOptions& call = {});
 
-  // Answers queries [n, Hq, d_k] over all tokens of the layer.
+  // Answers queries [n, Hq, d_k] over all tokens of the layer. A layer whose answers depend on all
+  // queries of a call (KdeConfig.PAPER) gets them in one message, or INVALID_ARGUMENT.
   absl::StatusOr<AttendResult> Attend(std::int64_t layer, const ConstTensor& queries,
                                       const AttendOptions& options = {});
 
@@ -96,7 +97,7 @@ class SessionHandle {
                                       const LayerTokens& tokens, const ConstTensor& queries,
                                       const StepOptions& options);
   absl::StatusOr<StepResult> StepLocked(std::int64_t position, const LayerTokens& tokens,
-                                        const ConstTensor& queries, const v1::AnswerOptions& answer,
+                                        const ConstTensor& queries, const StepOptions& options,
                                         absl::Time deadline);
   // Tokens that the server has. Requires the layer's turn.
   void Acknowledge(const v1::LayerTokens& sent);

@@ -140,13 +140,13 @@ absl::Status Stream::Attend(std::int64_t layer, const ConstTensor& queries,
 }
 
 absl::Status Stream::Step(const LayerTokens& tokens, const ConstTensor& queries,
-                          const v1::AnswerOptions& answer_options, Callback<StepResult> done) {
+                          const StepOptions& options, Callback<StepResult> done) {
   if (const absl::Status status = CheckStep(tokens, queries, session_.shapes); !status.ok()) {
     return status;
   }
   const std::int64_t row = TokenRowBytes(tokens) + RowBytes(queries);
   const std::int64_t answer_row =
-      AnswerBytesPerRow(session_.shapes[static_cast<std::size_t>(tokens.layer)], answer_options);
+      AnswerBytesPerRow(session_.shapes[static_cast<std::size_t>(tokens.layer)], options.answer);
   const std::int64_t fits = std::min(session_.limits.max_request_bytes / row,
                                      session_.limits.max_response_bytes / answer_row);
   if (queries.rows() > fits) return TooLarge("queries", queries.rows(), fits);
@@ -158,8 +158,7 @@ absl::Status Stream::Step(const LayerTokens& tokens, const ConstTensor& queries,
         step->set_session_id(session_.id);
         step->set_generation(session_.generation);
         FillTokens(tokens, 0, tokens.keys.rows(), positions[0], step->mutable_tokens());
-        ToProto(queries, step->mutable_queries());
-        *step->mutable_options() = answer_options;
+        FillStep(queries, options, 0, queries.rows(), step);
       },
       [done = std::move(done)](absl::StatusOr<v1::StreamResponse> answer) {
         if (answer.ok() && !answer->has_step()) answer = WrongKind();
@@ -189,9 +188,9 @@ Stream::Future<AttendResult> Stream::Attend(std::int64_t layer, const ConstTenso
 }
 
 Stream::Future<StepResult> Stream::Step(const LayerTokens& tokens, const ConstTensor& queries,
-                                        const v1::AnswerOptions& answer) {
+                                        const StepOptions& options) {
   auto [done, future] = Promise<StepResult>();
-  if (const absl::Status status = Step(tokens, queries, answer, done); !status.ok()) done(status);
+  if (const absl::Status status = Step(tokens, queries, options, done); !status.ok()) done(status);
   return std::move(future);
 }
 

@@ -86,14 +86,14 @@ class Stream {
   absl::Status Attend(std::int64_t layer, const ConstTensor& queries, const AttendOptions& options,
                       Callback<AttendResult> done);
   absl::Status Step(const LayerTokens& tokens, const ConstTensor& queries,
-                    const v1::AnswerOptions& answer, Callback<StepResult> done);
+                    const StepOptions& options, Callback<StepResult> done);
 
   // The same with a future, which also carries a failed send.
   Future<AppendResult> Append(const LayerTokens& tokens);
   Future<AttendResult> Attend(std::int64_t layer, const ConstTensor& queries,
                               const AttendOptions& options = {});
   Future<StepResult> Step(const LayerTokens& tokens, const ConstTensor& queries,
-                          const v1::AnswerOptions& answer = {});
+                          const StepOptions& options = {});
 
   // Allows sends to a layer again after a failed message, from its acknowledged position. Waits for
   // the messages that are still on their way. Not from a callback.

@@ -46,6 +46,29 @@ enum class RowFlag : std::uint8_t {
   kOverflow = 4
 };
 
+// How far an approximate engine may go in answering. Zeros: as its configuration says.
+struct Accuracy {
+  double target_error = 0.0;  // of each row, in the unit of EstimateView::errors; 0: none
+  std::int64_t max_keys = 0;  // evaluated per row, beyond those that always are; 0: no budget
+};
+
+// How a row was answered; the numbers are those of the contract's AnswerPath.
+enum class AnswerPath : std::uint8_t { kExact = 0, kIndex = 1, kCertified = 2, kPaper = 3 };
+
+// What an approximate engine tells of its answers, for each query row and head; null where it is
+// not wanted. Exact paths have errors of 0, masses of 1 and bounds that are the log-normalizer.
+// Stated errors may change with what an engine has learned from audits; answers never do.
+struct EstimateView {
+  // [n, Hq]: L2 of the output's error relative to the root mean square of ||v - mean v|| over the
+  // context, not exceeded by 95 % of rows.
+  float* errors = nullptr;
+  float* log_normalizer_bounds = nullptr;  // [n, Hq, 2], lower and upper
+  float* exact_masses = nullptr;           // [n, Hq], share of the softmax weight evaluated exactly
+  std::int64_t* keys_evaluated = nullptr;  // [n, Hq]
+  std::uint8_t* paths = nullptr;           // [n, Hq], AnswerPath
+  std::uint8_t* calibrated = nullptr;      // [n, Hq], 1: errors rest on enough audited queries
+};
+
 // Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the
 // others are null where they are not wanted.
 struct AnswerView {
@@ -58,6 +81,7 @@ struct AnswerView {
   std::int64_t top_k = 0;                 // exact; 0: none
   std::int64_t* top_positions = nullptr;  // [n, Hq, top_k]
   float* top_weights = nullptr;           // [n, Hq, top_k]
+  EstimateView estimates = {};            // approximate() engines
 };
 
 // n queries that share one sealed state and one open block. Query i sees all tokens of `sealed` and
@@ -68,9 +92,11 @@ struct QueryGroup {
   TailView tail;
   const float* queries = nullptr;  // [n, Hq, d_k], finite, not yet scaled
   std::int64_t count = 0;          // n
-  // [n], at least 0: where the queries stand in the stream. Null if the engine is not positional(),
-  // or causal, where each stands with its token.
+  // [n], at least 0: where the queries stand in the stream. Null if the engine has no use for them,
+  // if the caller gave none to an engine that can do without, or if causal, where each stands with
+  // its token.
   const std::int64_t* positions = nullptr;
+  Accuracy accuracy;  // for approximate() engines
   bool causal = false;
   std::int64_t first_cut = 0;
 
@@ -96,11 +122,13 @@ class AttendPlan {
   virtual void Finish(Scratch& scratch) = 0;
 };
 
+enum class PositionUse { kNone, kOptional, kRequired };
+
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // "exact" or "linear".
+  // "exact", "linear" or "kde".
   virtual const char* name() const = 0;
   virtual const LayerShape& shape() const = 0;
 
@@ -113,8 +141,11 @@ class Engine {
   // Whether denominators and partials come with powers of two.
   virtual bool scaled_features() const { return false; }
 
-  // Whether answers depend on the positions of queries.
-  virtual bool positional() const { return false; }
+  // Whether answers depend on the positions of queries, and whether there is an answer without.
+  virtual PositionUse position_use() const { return PositionUse::kNone; }
+
+  // Whether answers are estimates, which follow an Accuracy and come with an EstimateView.
+  virtual bool approximate() const { return false; }
 
   // c of the definition: features of a key, without padding; d_k where there is no map.
   virtual std::int64_t map_dim() const { return shape().key_dim; }

@@ -63,12 +63,25 @@ struct LinearConfig {
   float guard_epsilon = 1e-6F;
 };
 
+// Softmax attention, estimated with a stated error; see engine/kde/kde_engine.h.
+struct KdeConfig {
+  enum class Mode {
+    kAuto,       // exact where the index would not be faster or good enough
+    kIndex,      // clusters near the query exactly, the others by their summaries
+    kCertified,  // every key in 8 bits, heavy ones exactly, a sample of the rest
+    kPaper,      // KDEformer: of a batch of queries at once
+  };
+  Mode mode = Mode::kAuto;
+  Accuracy accuracy = {};  // of queries that ask for none
+  std::uint64_t seed = 0;  // of what is drawn at random
+};
+
 // The longest sliding window: 2^22 blocks, so that sums over them have room for exact bookkeeping.
 inline constexpr std::int64_t kMaxWindowTokens = std::int64_t{1} << 28;
 
 struct EngineConfig {
   LayerShape shape;
-  std::variant<ExactConfig, LinearConfig> kind;
+  std::variant<ExactConfig, LinearConfig, KdeConfig> kind;
   // How many of the newest tokens a query sees; 0: all. Exact: to the token. Linear: a multiple of
   // 64, counted in blocks, that of the newest token included.
   std::int64_t window_tokens = 0;

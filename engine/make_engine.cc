@@ -11,6 +11,7 @@
 #include "engine/engine_config.h"
 #include "engine/exact/exact_engine.h"
 #include "engine/gated/gated_engine.h"
+#include "engine/kde/kde_engine.h"
 #include "engine/linear/linear_engine.h"
 #include "engine/linear/window_engine.h"
 
@@ -64,6 +65,10 @@ absl::Status CheckWindow(const EngineConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "window_tokens is ", window, "; it must be 0 (no window) to ", kMaxWindowTokens));
   }
+  if (window != 0 && std::holds_alternative<KdeConfig>(config.kind)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window_tokens is ", window, "; it must be 0 for kde, whose index keeps all tokens"));
+  }
   const auto* linear = std::get_if<LinearConfig>(&config.kind);
   if (window == 0 || linear == nullptr) return absl::OkStatus();
   // Delta rules cannot have one: what a token wrote depends on those before it. Decays and columns
@@ -88,6 +93,9 @@ absl::StatusOr<std::unique_ptr<const Engine>> MakeEngine(const EngineConfig& con
   if (absl::Status status = CheckWindow(config); !status.ok()) return status;
   if (const auto* exact = std::get_if<ExactConfig>(&config.kind)) {
     return MakeExactEngine(config.shape, *exact, config.window_tokens);
+  }
+  if (const auto* kde = std::get_if<KdeConfig>(&config.kind)) {
+    return MakeKdeEngine(config.shape, *kde);
   }
   const auto& linear = std::get<LinearConfig>(config.kind);
   if (linear.feature_map.name == kEfficientName) return MakeEfficientEngine(config.shape, linear);

@@ -1,20 +1,24 @@
 #!/bin/bash
 # Builds and runs the benchmarks and ends with one line for each bar:
 #   bar NAME VALUE TARGET pass|fail
-# bench.sh [all|engine|service]. Fails when a bar fails.
+# bench.sh [all|engine|kde|service]. Fails when a bar fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-all} in
-  all) parts=(engine service) ;;
-  engine | service) parts=("$1") ;;
+  all) parts=(engine kde service) ;;
+  engine | kde | service) parts=("$1") ;;
   *)
-    echo "bench: BARS is '$1'; it must be engine, service or all" >&2
+    echo "bench: BARS is '$1'; it must be engine, kde, service or all" >&2
     exit 2
     ;;
 esac
 
 cmake --preset release >/dev/null
 cmake --build --preset release --target attnd attnd_benches
+for part in "${parts[@]}"; do
+  [[ $part != kde ]] || ATTND_WORD_VECTORS=${ATTND_WORD_VECTORS:-$(scripts/fetch_word_vectors.sh)}
+done
+export ATTND_WORD_VECTORS=${ATTND_WORD_VECTORS:-}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for part in "${parts[@]}"; do

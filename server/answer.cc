@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/simd/convert.h"
+#include "server/accuracy.h"
 #include "server/error.h"
 #include "server/tensors.h"
 
@@ -31,21 +32,8 @@ std::int64_t QueryBytes(const AnswerSpec& spec) {
     bytes += heads * (4 + exponent);
     if (spec.engine == EngineKind::kLinear) bytes += spec.shape.output_row() * 4;
   }
+  if (spec.estimates) bytes += heads * kEstimateBytes;
   return bytes + heads * spec.top_k * (kPositionBytes + 4);
-}
-
-// Makes `tensor` an F32 tensor of this shape and returns its elements. A std::string's bytes are
-// aligned to 8.
-float* MakeF32(v1::Tensor& tensor, std::initializer_list<std::int64_t> shape) {
-  std::int64_t count = 1;
-  tensor.set_dtype(v1::F32);
-  for (const std::int64_t size : shape) {
-    tensor.add_shape(size);
-    count *= size;
-  }
-  std::string& data = *tensor.mutable_data();
-  data.resize(static_cast<std::size_t>(count) * sizeof(float));
-  return reinterpret_cast<float*>(data.data());
 }
 
 std::int32_t* MakeExponents(google::protobuf::RepeatedField<std::int32_t>& exponents,
@@ -59,9 +47,29 @@ T* Offset(T* pointer, std::int64_t count) {
   return pointer == nullptr ? nullptr : pointer + count;
 }
 
+// What is asked of a layer that estimates; UNSUPPORTED where another one is asked for it.
+absl::Status PlanEstimates(const v1::AnswerOptions& options, const LayerGroup& group,
+                           const v1::Accuracy* accuracy, AnswerSpec& spec) {
+  spec.approximate = group.engine->approximate();
+  spec.estimates = options.estimates();
+  if (!spec.approximate && (spec.estimates || accuracy != nullptr)) {
+    return Error(v1::UNSUPPORTED,
+                 absl::StrCat(spec.estimates ? "options.estimates" : "accuracy",
+                              " is set; the layer's engine is ", group.engine->name(),
+                              ", which does not estimate: only kde does"));
+  }
+  spec.accuracy = group.accuracy;
+  if (accuracy == nullptr) return absl::OkStatus();
+  absl::StatusOr<engine::Accuracy> asked = CheckAccuracy(*accuracy, "accuracy");
+  if (!asked.ok()) return asked.status();
+  spec.accuracy = InForce(*asked, group.accuracy);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const LayerGroup& group) {
+absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const LayerGroup& group,
+                                      const v1::Accuracy* accuracy) {
   AnswerSpec spec;
   spec.shape = group.engine->shape();
   spec.engine = group.kind;
@@ -78,7 +86,7 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
     return Error(v1::INVALID_FIELD,
                  absl::StrCat("options.top_k is ", spec.top_k, "; it must be 0 to ", kMaxTopK));
   }
-  if (spec.top_k > 0 && group.kind != EngineKind::kExact) {
+  if (spec.top_k > 0 && group.kind == EngineKind::kLinear) {
     return Error(v1::UNSUPPORTED, absl::StrCat("options.top_k is ", spec.top_k, "; a ",
                                                group.engine->name(), " layer has no top_k"));
   }
@@ -97,6 +105,8 @@ absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const La
                  "options.partials is set; the layer's answers over parts of a context do not add "
                  "up to the answer over the whole");
   }
+  absl::Status estimated = PlanEstimates(options, group, accuracy, spec);
+  if (!estimated.ok()) return estimated;
   return spec;
 }
 
@@ -110,6 +120,9 @@ std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries, std::int
   std::int64_t bytes = AnswerBytes(spec, queries.rows) + plan_bytes;
   if (spec.output_type != engine::DataType::kF32) bytes += outputs;
   if (queries.elements.type != engine::DataType::kF32) bytes += queries.elements.count * kF32;
+  if (spec.approximate && !spec.estimates) {
+    bytes += queries.rows * spec.shape.query_heads * kEstimateWorkBytes;
+  }
   return bytes;
 }
 
@@ -145,7 +158,7 @@ AnswerBuilder::AnswerBuilder(const AnswerSpec& spec, std::int64_t queries, v1::A
       view_.exponents = MakeExponents(*answer.mutable_denominator_exponents(), queries * heads);
     }
   }
-  if (spec.partials && spec.engine == EngineKind::kExact) {
+  if (spec.partials && spec.engine != EngineKind::kLinear) {
     view_.log_normalizers =
         MakeF32(*answer.mutable_partial()->mutable_log_normalizers(), {queries, heads});
   }
@@ -171,6 +184,9 @@ AnswerBuilder::AnswerBuilder(const AnswerSpec& spec, std::int64_t queries, v1::A
     view_.top_positions = reinterpret_cast<std::int64_t*>(top.mutable_positions()->mutable_data());
     view_.top_weights = MakeF32(*top.mutable_weights(), {queries, heads, spec.top_k});
   }
+  if (spec.approximate) {
+    estimates_.emplace(queries, heads, spec.estimates ? answer.mutable_estimates() : nullptr);
+  }
 }
 
 engine::AnswerView AnswerBuilder::View(std::int64_t first) {
@@ -184,10 +200,12 @@ engine::AnswerView AnswerBuilder::View(std::int64_t first) {
   view.exponents = Offset(view.exponents, rows);
   view.top_positions = Offset(view.top_positions, rows * view.top_k);
   view.top_weights = Offset(view.top_weights, rows * view.top_k);
+  if (estimates_) view.estimates = estimates_->View(rows);
   return view;
 }
 
 absl::Status AnswerBuilder::Finish() {
+  if (estimates_) estimates_->Finish(spec_.accuracy.target_error);
   if (spec_.denominators && spec_.partials) {
     v1::Partial& partial = *answer_.mutable_partial();
     *partial.mutable_denominators() = answer_.denominators();

@@ -6,19 +6,21 @@
 #define ATTND_SERVER_ANSWER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "attnd/v1/attention.pb.h"
 #include "engine/aligned_buffer.h"
 #include "engine/engine.h"
 #include "engine/tensor.h"
+#include "server/estimates.h"
 #include "server/metrics.h"
 #include "server/session_config.h"
 #include "server/tensors.h"
 
 namespace attnd::server {
 
-// Checked AnswerOptions for one layer.
+// Checked AnswerOptions and Accuracy for one layer.
 struct AnswerSpec {
   engine::LayerShape shape;
   EngineKind engine = EngineKind::kExact;
@@ -28,16 +30,22 @@ struct AnswerSpec {
   bool partials = false;
   bool scaled = false;  // denominators and partials come with exponents
   std::int64_t top_k = 0;
+  bool approximate = false;   // the layer estimates
+  bool estimates = false;     // and tells of it
+  engine::Accuracy accuracy;  // in force
 };
 
-// INVALID_FIELD for values out of range, UNSUPPORTED for what the engine does not offer.
-absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const LayerGroup& group);
+// `accuracy` is the request's; null: it has none. INVALID_FIELD for values out of range,
+// UNSUPPORTED for what the engine does not offer.
+absl::StatusOr<AnswerSpec> PlanAnswer(const v1::AnswerOptions& options, const LayerGroup& group,
+                                      const v1::Accuracy* accuracy = nullptr);
 
 // Bytes of the answer to `queries` queries, to within a few dozen; never less than what is sent.
 std::int64_t AnswerBytes(const AnswerSpec& spec, std::int64_t queries);
 
 // Memory that answering takes besides the request: the answer, its F32 form and the queries' where
-// the wire types are narrower, and the engine's plan (Engine::PlanBytes).
+// the wire types are narrower, estimates that are not sent, and the engine's plan
+// (Engine::PlanBytes).
 std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries, std::int64_t plan_bytes);
 
 // RESPONSE_TOO_LARGE with the largest count of queries whose answer fits.
@@ -52,15 +60,22 @@ class AnswerBuilder {
   // Where the answers of queries from `first` on go.
   engine::AnswerView View(std::int64_t first);
 
-  // Converts the outputs to the type asked for. OUTPUT_OVERFLOW where a finite output does not fit.
+  // Converts the outputs to the type asked for, and says which rows met their target.
+  // OUTPUT_OVERFLOW where a finite output does not fit.
   absl::Status Finish();
+
+  // Counts what became of the rows of a layer that estimates; takes no memory.
+  void Count(Metrics& metrics) const {
+    if (estimates_) metrics.AddEstimates(estimates_->View(0), estimates_->rows());
+  }
 
  private:
   const AnswerSpec spec_;
   const std::int64_t queries_;
   v1::Answer& answer_;
   engine::AlignedBuffer<float> wide_outputs_;  // when the wire type is not F32
-  engine::AnswerView view_;                    // of query 0
+  engine::AnswerView view_;                    // of query 0, without estimates
+  std::optional<EstimateBuilder> estimates_;   // where the layer estimates
 };
 
 }  // namespace attnd::server

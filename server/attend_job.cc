@@ -1,6 +1,7 @@
 #include "server/attend_job.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engine/layer_stream.h"
@@ -19,6 +20,7 @@ AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries,
                      v1::AttendResponse& response)
     : MessageJob(std::move(call)),
       engine_(call_.session().engine(layer)),
+      group_queries_(GroupQueries(call_.session().group(layer))),
       queries_(queries),
       positions_(positions),
       spec_(spec),
@@ -53,16 +55,19 @@ absl::Status AttendJob::Begin() {
   return absl::OkStatus();
 }
 
-std::int64_t AttendJob::GroupQueries(const engine::LayerShape& shape) {
-  return std::max<std::int64_t>(kGroupRows / shape.query_heads, 1);
+std::int64_t AttendJob::GroupQueries(const LayerGroup& group) {
+  if (group.whole_batch) return std::numeric_limits<std::int64_t>::max();
+  return std::max<std::int64_t>(kGroupRows / group.engine->shape().query_heads, 1);
 }
 
 Job::Next AttendJob::AttendGroup() {
   const engine::LayerShape& shape = engine_.shape();
-  const std::int64_t count = std::min(queries_.rows - attended_, GroupQueries(shape));
+  const std::int64_t count = std::min(queries_.rows - attended_, group_queries_);
   const float* rows = rows_->data() + attended_ * shape.query_row();
   const std::int64_t* positions = positions_ == nullptr ? nullptr : positions_ + attended_;
-  plan_->Reset(engine::AttendGroup(*state_, rows, count, positions), answer_->View(attended_));
+  engine::QueryGroup group = engine::AttendGroup(*state_, rows, count, positions);
+  group.accuracy = spec_.accuracy;
+  plan_->Reset(group, answer_->View(attended_));
   attended_ += count;
   return Next::kChains;
 }
@@ -71,7 +76,9 @@ absl::Status AttendJob::End() {
   EnterStage(Stage::kEncode);
   call_.services().metrics.AddQueries(call_.engine_kind(), queries_.rows);
   response_.set_position(state_->position());
-  return answer_->Finish();
+  absl::Status finished = answer_->Finish();
+  if (finished.ok()) answer_->Count(call_.services().metrics);
+  return finished;
 }
 
 }  // namespace attnd::server

@@ -25,7 +25,7 @@ class AttendJob final : public MessageJob {
             const AnswerSpec& spec, v1::AttendResponse& response);
 
   // The most queries that share one plan.
-  static std::int64_t GroupQueries(const engine::LayerShape& shape);
+  static std::int64_t GroupQueries(const LayerGroup& group);
 
   // The state to answer from; called once, before the job is queued.
   void Observe(LayerStatePtr state) {
@@ -47,6 +47,7 @@ class AttendJob final : public MessageJob {
   absl::Status End();
 
   const engine::Engine& engine_;
+  const std::int64_t group_queries_;
   const RowsView queries_;
   const std::int64_t* const positions_;
   const AnswerSpec spec_;

@@ -196,9 +196,12 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   absl::StatusOr<RowsView> queries =
       CheckRows(request.queries(), "queries", shape.query_heads, shape.key_dim);
   if (!queries.ok()) return queries.status();
-  absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
+  absl::StatusOr<AnswerSpec> spec =
+      PlanAnswer(request.options(), session->group(layer),
+                 request.has_accuracy() ? &request.accuracy() : nullptr);
   if (!spec.ok()) return spec.status();
-  valid = CheckQueryPositions(request, queries->rows, session->engine(layer).positional());
+  const engine::PositionUse use = session->engine(layer).position_use();
+  valid = CheckQueryPositions(request, queries->rows, use == engine::PositionUse::kRequired);
   valid.Update(CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes));
   if (request.min_position() < 0) {
     valid.Update(Error(v1::INVALID_FIELD, absl::StrCat("min_position is ", request.min_position(),
@@ -218,20 +221,19 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
   const std::int64_t plan_bytes = session->engine(layer).PlanBytes(
       std::min(std::max(state->position(), request.min_position()), kMostTokens),
-      std::min(queries->rows, AttendJob::GroupQueries(shape)), spec->top_k);
+      std::min(queries->rows, AttendJob::GroupQueries(session->group(layer))), spec->top_k);
   const std::int64_t bytes = request_bytes + WorkBytes(*spec, *queries, plan_bytes);
   absl::StatusOr<Admission::Ticket> ticket =
       reached ? services_.admission.Admit(bytes) : services_.waits.Admit(request_bytes);
   if (!ticket.ok()) return ticket.status();
 
+  const bool positions = use != engine::PositionUse::kNone && !request.query_positions().empty();
   const Transport transport = origin.transport;
   const std::shared_ptr<Cancellation> cancellation = origin.cancellation;
   auto job = std::make_unique<AttendJob>(
       Call(services_, std::move(origin), CallKind::kAttend, session, layer, *std::move(ticket),
            std::move(answered)),
-      layer, *queries,
-      request.query_positions().empty() ? nullptr : request.query_positions().data(), *spec,
-      response);
+      layer, *queries, positions ? request.query_positions().data() : nullptr, *spec, response);
   if (reached) {
     job->Observe(std::move(state));
     const Operations operations = job->operations();
@@ -290,6 +292,12 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
   absl::StatusOr<LayerSlice> slice = CheckTokens(*session, request.tokens(), "tokens");
   if (!slice.ok()) return slice.status();
   const std::int64_t layer = slice->span.layer;
+  if (session->group(layer).whole_batch) {
+    return Error(
+        v1::UNSUPPORTED,
+        absl::StrCat("tokens.layer is ", layer,
+                     ", whose kde mode is PAPER: it answers no Steps; Append, then Attend"));
+  }
   const engine::LayerShape& shape = session->engine(layer).shape();
   absl::StatusOr<RowsView> queries =
       CheckRows(request.queries(), "queries", shape.query_heads, shape.key_dim);
@@ -299,7 +307,9 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
                  absl::StrCat("queries holds ", queries->rows,
                               " rows; it must hold one per token, ", slice->span.count));
   }
-  absl::StatusOr<AnswerSpec> spec = PlanAnswer(request.options(), session->group(layer));
+  absl::StatusOr<AnswerSpec> spec =
+      PlanAnswer(request.options(), session->group(layer),
+                 request.has_accuracy() ? &request.accuracy() : nullptr);
   if (!spec.ok()) return spec.status();
   valid = CheckAnswerFits(*spec, queries->rows, services_.options.max_response_bytes);
   if (!valid.ok()) return valid;

@@ -8,7 +8,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,7 +37,8 @@ constexpr std::array kMethods = {"CreateSession", "GetSession",    "ListSessions
                                  "Stream",        "PutFeatureMap", "GetServerInfo"};
 constexpr std::array kCalls = {"append", "attend", "step"};
 constexpr std::array kTransports = {"unary", "stream"};
-constexpr std::array kEngines = {"exact", "linear"};
+constexpr std::array kEngines = {"exact", "linear", "kde"};
+constexpr std::array kPaths = {"exact", "index", "certified", "paper"};
 constexpr std::array kStages = {"queue", "decode", "compute", "encode"};
 constexpr std::array kRejectReasons = {
     "QUEUE_FULL",         "INFLIGHT_BYTES", "TOO_MANY_SESSIONS", "STATE_BYTES",
@@ -59,7 +62,8 @@ constexpr std::size_t Index(Enum value) {
 static_assert(kMethods.size() == Index(RpcMethod::kGetServerInfo) + 1);
 static_assert(kCalls.size() == Index(CallKind::kStep) + 1);
 static_assert(kTransports.size() == Index(Transport::kStream) + 1);
-static_assert(kEngines.size() == Index(EngineKind::kLinear) + 1);
+static_assert(kEngines.size() == Index(EngineKind::kKde) + 1);
+static_assert(kPaths.size() == Index(engine::AnswerPath::kPaper) + 1);
 static_assert(kStages.size() == Index(Stage::kEncode) + 1);
 static_assert(kRejectReasons.size() == Index(RejectReason::kShuttingDown) + 1);
 static_assert(kCloseReasons.size() == Index(CloseReason::kExpired) + 1);
@@ -73,6 +77,35 @@ Histogram::BucketBoundaries Buckets() {
     bounds.push_back(1e-6 * static_cast<double>(std::int64_t{1} << k));
   }
   return bounds;
+}
+
+// From a block of keys to 16 million, by factors of 4.
+constexpr std::array kKeyBounds = {64.0,    256.0,    1024.0,    4096.0,    16384.0,
+                                   65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0};
+// From what f32 cannot tell from exact to an output that is all error.
+constexpr std::array kErrorBounds = {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01,
+                                     0.02, 0.05, 0.1,  0.2,  0.5,  1.0};
+
+// Observations of one message, on their way to a histogram with these bounds.
+template <std::size_t kBounds>
+struct Tally {
+  explicit Tally(const std::array<double, kBounds>& upper) : bounds(upper) {}
+
+  // Infinite values count, and are left out of the sum, which they would spoil for good.
+  void Add(double value) {
+    const auto bound = std::lower_bound(bounds.begin(), bounds.end(), value);
+    counts[static_cast<std::size_t>(bound - bounds.begin())] += 1;
+    if (std::isfinite(value)) sum += value;
+  }
+
+  const std::array<double, kBounds>& bounds;
+  std::array<double, kBounds + 1> counts{};
+  double sum = 0;
+};
+
+template <std::size_t kBounds>
+Histogram::BucketBoundaries BoundsOf(const std::array<double, kBounds>& bounds) {
+  return {bounds.begin(), bounds.end()};
 }
 
 // Divides, since 1e-9 is not a binary fraction: 1,000 ns times it lies above the bound of 1
@@ -143,10 +176,25 @@ struct Metrics::Impl {
   std::array<std::array<Histogram*, kEngines.size()>, kStages.size()> stage_seconds{};
   std::array<Counter*, kEngines.size()> tokens{};
   std::array<Counter*, kEngines.size()> queries{};
+  std::array<Counter*, kPaths.size()> kde_answers{};
+  Counter* kde_calibrated = nullptr;
+  Histogram* kde_keys = nullptr;
+  Histogram* kde_errors = nullptr;
   std::array<Counter*, kRejectReasons.size()> rejected{};
   Counter* created = nullptr;
   std::array<Counter*, kCloseReasons.size()> closed{};
   std::array<Counter*, kUploadResults.size()> uploads{};
+
+  // A histogram takes counts as a vector, which is made once.
+  template <std::size_t kBounds>
+  void Observe(Histogram& histogram, const Tally<kBounds>& tally) {
+    const std::lock_guard<std::mutex> lock(counts_mutex);
+    counts.assign(tally.counts.begin(), tally.counts.end());
+    histogram.ObserveMultiple(counts, tally.sum);
+  }
+
+  std::mutex counts_mutex;
+  std::vector<double> counts;  // guarded by counts_mutex
 
   std::mutex source_mutex;
   std::function<GaugeValues()> source;  // guarded by source_mutex
@@ -207,6 +255,24 @@ Metrics::Impl::Impl(const BuildInfo& build) {
     tokens[e] = &token_counts.Add({{"engine", kEngines[e]}});
     queries[e] = &query_counts.Add({{"engine", kEngines[e]}});
   }
+  auto& answers = Counters("attnd_kde_answers_total",
+                           "Query rows of kde layers, counted once per head, by how they were "
+                           "answered.");
+  for (std::size_t p = 0; p < kPaths.size(); ++p)
+    kde_answers[p] = &answers.Add({{"path", kPaths[p]}});
+  kde_calibrated =
+      &Counters("attnd_kde_calibrated_total",
+                "Query rows of kde layers whose stated error is calibrated, exact ones included.")
+           .Add({});
+  kde_keys = &Histograms("attnd_kde_keys_evaluated",
+                         "Keys evaluated exactly per query row and head of kde layers.")
+                  .Add({}, BoundsOf(kKeyBounds));
+  kde_errors = &Histograms("attnd_kde_stated_error",
+                           "Stated errors, relative to the values' spread, of query rows of kde "
+                           "layers that did not take the exact path.")
+                    .Add({}, BoundsOf(kErrorBounds));
+  counts.reserve(std::max(kKeyBounds.size(), kErrorBounds.size()) + 1);
+
   auto& rejections =
       Counters("attnd_rejected_total", "Calls and messages refused for a limit, by error reason.");
   for (std::size_t r = 0; r < kRejectReasons.size(); ++r) {
@@ -268,6 +334,26 @@ void Metrics::AddTokens(EngineKind engine, std::int64_t count) {
 
 void Metrics::AddQueries(EngineKind engine, std::int64_t count) {
   impl_->queries[Index(engine)]->Increment(static_cast<double>(count));
+}
+
+void Metrics::AddEstimates(const engine::EstimateView& estimates, std::int64_t rows) {
+  Tally keys(kKeyBounds);
+  Tally errors(kErrorBounds);
+  std::array<std::int64_t, kPaths.size()> paths{};
+  std::int64_t calibrated = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::size_t path = estimates.paths[row];
+    ++paths.at(path);
+    calibrated += estimates.calibrated[row];
+    keys.Add(static_cast<double>(estimates.keys_evaluated[row]));
+    if (path != Index(engine::AnswerPath::kExact)) errors.Add(double{estimates.errors[row]});
+  }
+  for (std::size_t p = 0; p < kPaths.size(); ++p) {
+    if (paths[p] > 0) impl_->kde_answers[p]->Increment(static_cast<double>(paths[p]));
+  }
+  if (calibrated > 0) impl_->kde_calibrated->Increment(static_cast<double>(calibrated));
+  impl_->Observe(*impl_->kde_keys, keys);
+  if (paths[Index(engine::AnswerPath::kExact)] < rows) impl_->Observe(*impl_->kde_errors, errors);
 }
 
 void Metrics::AddRejected(RejectReason reason) { impl_->rejected[Index(reason)]->Increment(); }

@@ -2,8 +2,9 @@
 //
 // Every time series exists, with zero, from construction on, and none is labelled by session or
 // tenant: their number is fixed. An update is an array index and an add (counters: 20 ns) or an
-// observation under a short mutex (histograms: 60 ns); it allocates nothing and looks nothing
-// up. Durations are given in nanoseconds and exposed in seconds.
+// observation under a short mutex (histograms: 60 ns; once per message, however many rows it has);
+// it allocates nothing and looks nothing up. Durations are given in nanoseconds and exposed in
+// seconds.
 //
 // Thread-safe.
 #ifndef ATTND_SERVER_METRICS_H_
@@ -13,6 +14,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "engine/engine.h"
 
 namespace attnd::server {
 
@@ -32,7 +35,7 @@ enum class RpcMethod {
 };
 enum class CallKind { kAppend, kAttend, kStep };
 enum class Transport { kUnary, kStream };
-enum class EngineKind { kExact, kLinear };
+enum class EngineKind { kExact, kLinear, kKde };
 enum class Stage { kQueue, kDecode, kCompute, kEncode };
 // Refusals for a limit; the label is the name of the ErrorReason.
 enum class RejectReason {
@@ -90,6 +93,9 @@ class Metrics {
 
   void AddTokens(EngineKind engine, std::int64_t count);
   void AddQueries(EngineKind engine, std::int64_t count);
+  // attnd_kde_*: what became of `rows` query rows of one head each. Reads errors, keys_evaluated,
+  // paths and calibrated.
+  void AddEstimates(const engine::EstimateView& estimates, std::int64_t rows);
   void AddRejected(RejectReason reason);
   void AddSessionCreated();
   void AddSessionClosed(CloseReason reason);

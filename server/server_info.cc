@@ -13,7 +13,7 @@ v1::ServerInfo MakeServerInfo(const Options& options) {
   info.set_version(Version());
   info.set_numerics_version(kNumericsVersion);
   info.set_isa(engine::ActiveIsa());
-  for (const char* engine : {"exact", "linear"}) info.add_engines(engine);
+  for (const char* engine : {"exact", "linear", "kde"}) info.add_engines(engine);
   for (int kind = v1::FeatureMapKind_MIN; kind <= v1::FeatureMapKind_MAX; ++kind) {
     const auto map = static_cast<v1::FeatureMapKind>(kind);
     if (!FeatureMapName(map).empty()) info.add_feature_maps(map);

@@ -11,6 +11,7 @@
 #include "engine/linear/projection.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/accuracy.h"
 #include "server/error.h"
 
 namespace attnd::server {
@@ -161,6 +162,44 @@ absl::StatusOr<engine::LinearConfig> PlanLinear(v1::LinearConfig& config, const 
   return linear;
 }
 
+absl::StatusOr<engine::KdeConfig> PlanKde(v1::KdeConfig& config, const std::string& group,
+                                          std::uint64_t seed) {
+  using Mode = engine::KdeConfig::Mode;
+  const std::string field = absl::StrCat(group, ".kde");
+  engine::KdeConfig kde;
+  kde.seed = seed;
+  switch (config.mode()) {
+    case v1::KdeConfig::MODE_UNSPECIFIED:
+      config.set_mode(v1::KdeConfig::AUTO);
+      break;
+    case v1::KdeConfig::AUTO:
+      break;
+    case v1::KdeConfig::INDEX:
+      kde.mode = Mode::kIndex;
+      break;
+    case v1::KdeConfig::CERTIFIED:
+      kde.mode = Mode::kCertified;
+      break;
+    case v1::KdeConfig::PAPER:
+      kde.mode = Mode::kPaper;
+      break;
+    default:
+      return BadField(
+          absl::StrCat(field, ".mode"),
+          absl::StrCat(" is ", config.mode(), "; it must be AUTO, INDEX, CERTIFIED or PAPER"));
+  }
+  v1::Accuracy& accuracy = *config.mutable_accuracy();
+  absl::StatusOr<engine::Accuracy> asked =
+      CheckAccuracy(accuracy, absl::StrCat(field, ".accuracy"));
+  if (!asked.ok()) return asked.status();
+  kde.accuracy = *asked;
+  if (asked->target_error == 0 && asked->max_keys == 0) {
+    kde.accuracy.target_error = kDefaultTargetError;
+  }
+  accuracy.set_target_error(kde.accuracy.target_error);
+  return kde;
+}
+
 // Fills in what a random map chose, and the hash of it.
 void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
   const engine::FeatureMap* map = group.engine->feature_map();
@@ -175,9 +214,10 @@ void DescribeProjection(v1::LinearConfig& config, LayerGroup& group) {
   }
 }
 
-// Fills in the defaults of a group and makes its engine.
+// Fills in the defaults of a group and makes its engine; `seed` is the session's.
 absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& field,
-                                     const Options& options, FeatureMapStore* maps) {
+                                     std::uint64_t seed, const Options& options,
+                                     FeatureMapStore* maps) {
   if (group.count() == 0) group.set_count(1);
   if (group.kv_heads() == 0) group.set_kv_heads(1);
   if (group.query_heads() == 0) group.set_query_heads(group.kv_heads());
@@ -196,8 +236,8 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
                                  "; it must be a multiple of kv_heads = ", group.kv_heads()));
   }
   if (!group.has_scale()) {
-    group.set_scale(group.has_exact() ? 1.0F / std::sqrt(static_cast<float>(group.key_dim()))
-                                      : 1.0F);
+    group.set_scale(group.has_linear() ? 1.0F
+                                       : 1.0F / std::sqrt(static_cast<float>(group.key_dim())));
   }
   if (!std::isfinite(group.scale())) return BadField(field + ".scale", " is not finite");
 
@@ -217,8 +257,15 @@ absl::StatusOr<LayerGroup> PlanGroup(v1::LayerGroup& group, const std::string& f
     if (!linear.ok()) return linear.status();
     config.kind = *std::move(linear);
     planned.kind = EngineKind::kLinear;
+  } else if (group.has_kde()) {
+    absl::StatusOr<engine::KdeConfig> kde = PlanKde(*group.mutable_kde(), field, seed);
+    if (!kde.ok()) return kde.status();
+    config.kind = *kde;
+    planned.kind = EngineKind::kKde;
+    planned.accuracy = kde->accuracy;
+    planned.whole_batch = kde->mode == engine::KdeConfig::Mode::kPaper;
   } else {
-    return BadField(field + ".engine", " is not set; it must be exact or linear");
+    return BadField(field + ".engine", " is not set; it must be exact, linear or kde");
   }
   absl::StatusOr<std::unique_ptr<const engine::Engine>> engine = engine::MakeEngine(config);
   if (!engine.ok()) {
@@ -265,8 +312,8 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
   std::int64_t heads = 0;
   for (int i = 0; i < plan.config.layer_groups_size(); ++i) {
     v1::LayerGroup& group = *plan.config.mutable_layer_groups(i);
-    absl::StatusOr<LayerGroup> planned =
-        PlanGroup(group, absl::StrCat("config.layer_groups[", i, "]"), options, maps);
+    absl::StatusOr<LayerGroup> planned = PlanGroup(
+        group, absl::StrCat("config.layer_groups[", i, "]"), config.seed(), options, maps);
     if (!planned.ok()) return planned.status();
     layers += group.count();
     heads += std::int64_t{group.count()} * group.query_heads();

@@ -26,6 +26,8 @@ struct LayerGroup {
   std::shared_ptr<const engine::Engine> engine;
   EngineKind kind = EngineKind::kExact;
   std::string projection_hash;  // of a map of random features
+  engine::Accuracy accuracy;    // kde: of queries that ask for none
+  bool whole_batch = false;     // answers depend on all queries of a call: no Steps
 };
 
 struct SessionPlan {

@@ -1,6 +1,7 @@
 #include "server/step_job.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -43,8 +44,10 @@ absl::StatusOr<Job::Next> StepJob::Continue(engine::Scratch& scratch) {
   absl::Status applied = mutation_->Apply(0, now, scratch);
   if (!applied.ok()) return applied;
   const std::int64_t row = done * engine_.shape().query_row();
-  plan_->Reset(engine::StepGroup(mutation_->draft(0).state(), rows_->data() + row, now),
-               answer_->View(done));
+  engine::QueryGroup group =
+      engine::StepGroup(mutation_->draft(0).state(), rows_->data() + row, now);
+  group.accuracy = spec_.accuracy;
+  plan_->Reset(group, answer_->View(done));
   answering_ = true;
   return Next::kChains;
 }
@@ -94,6 +97,7 @@ absl::Status StepJob::Publish(engine::Scratch& scratch) {
   Metrics& metrics = call_.services().metrics;
   metrics.AddTokens(call_.engine_kind(), span_.count);
   metrics.AddQueries(call_.engine_kind(), queries_.rows);
+  answer_->Count(metrics);
   return absl::OkStatus();
 }
 
@@ -104,14 +108,17 @@ void StepJob::Release() {
   call_.session().LeaveLane();
 }
 
-// What makes two Steps with the same tokens different: the queries and what was asked for.
+// What makes two Steps with the same tokens different: the queries and what was asked for. The
+// accuracy in force is part of that, since the outputs follow it.
 engine::Digest StepJob::QueryDigest() const {
   engine::Digester digester;
   digester.Update(rows_->data(),
                   queries_.elements.count * static_cast<std::int64_t>(sizeof(float)));
   for (const std::int64_t option :
        {static_cast<std::int64_t>(spec_.output_type), std::int64_t{spec_.flags},
-        std::int64_t{spec_.denominators}, std::int64_t{spec_.partials}, spec_.top_k}) {
+        std::int64_t{spec_.denominators}, std::int64_t{spec_.partials}, spec_.top_k,
+        std::int64_t{spec_.estimates}, std::bit_cast<std::int64_t>(spec_.accuracy.target_error),
+        spec_.accuracy.max_keys}) {
     digester.Update(option);
   }
   return digester.Result();

@@ -42,6 +42,19 @@ v1::DataType ToProto(engine::DataType type) {
   return v1::F32;
 }
 
+float* MakeF32(v1::Tensor& tensor, std::initializer_list<std::int64_t> shape) {
+  std::int64_t count = 1;
+  tensor.set_dtype(v1::F32);
+  for (const std::int64_t size : shape) {
+    tensor.add_shape(size);
+    count *= size;
+  }
+  std::string& data = *tensor.mutable_data();
+  data.resize(static_cast<std::size_t>(count) * sizeof(float));
+  // A std::string's bytes are aligned to 8.
+  return reinterpret_cast<float*>(data.data());
+}
+
 absl::StatusOr<RowsView> CheckRows(const v1::Tensor& tensor, const std::string& field,
                                    std::int64_t heads, std::int64_t dim) {
   if (tensor.dtype() == v1::DATA_TYPE_UNSPECIFIED) {

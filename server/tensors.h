@@ -1,10 +1,11 @@
-// Checks of tensors as they arrive, and their views for the engine.
+// Checks of tensors as they arrive, their views for the engine, and the making of those that leave.
 //
 // Pure functions; thread-safe. Views borrow the message's bytes.
 #ifndef ATTND_SERVER_TENSORS_H_
 #define ATTND_SERVER_TENSORS_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,6 +27,9 @@ absl::StatusOr<RowsView> CheckRows(const v1::Tensor& tensor, const std::string& 
 absl::StatusOr<engine::DataType> CheckDataType(v1::DataType type, const std::string& field);
 
 v1::DataType ToProto(engine::DataType type);
+
+// Makes `tensor`, which is empty, an F32 tensor of this shape and returns its elements, zeros.
+float* MakeF32(v1::Tensor& tensor, std::initializer_list<std::int64_t> shape);
 
 }  // namespace attnd::server
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/attnctl/bench/bench_command.h"
@@ -58,10 +59,20 @@ struct Tree {
   void AddCompletion();
 };
 
+// `otherwise`: what 0 means.
+void AddAccuracy(CLI::App* sub, double* target_error, std::int64_t* max_keys,
+                 const std::string& otherwise) {
+  sub->add_option(
+      "--target-error", *target_error,
+      absl::StrCat("kde: error to aim at, relative to the values' spread; 0: ", otherwise));
+  sub->add_option("--max-keys", *max_keys,
+                  absl::StrCat("kde: keys to evaluate per query at most; 0: ", otherwise));
+}
+
 // `window`: the names of the sliding window's flag; the one of messages under way is --window too.
 void AddSessionFlags(CLI::App* sub, SessionFlags* flags, const char* window) {
-  sub->add_option("--engine", flags->engine, "exact (softmax) or linear")
-      ->check(CLI::IsMember({"exact", "linear"}))
+  sub->add_option("--engine", flags->engine, "exact (softmax), linear, or kde (softmax, estimated)")
+      ->check(CLI::IsMember({"exact", "linear", "kde"}))
       ->capture_default_str();
   sub->add_option("--feature-map", flags->feature_map, "feature map of a linear engine")
       ->check(CLI::IsMember(FeatureMapNames()))
@@ -99,13 +110,18 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags, const char* window) {
   sub->add_option("--storage", flags->storage, "exact: type in which keys and values are kept")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  sub->add_option("--mode", flags->mode, "kde: how it estimates")
+      ->check(CLI::IsMember(KdeModeNames()))
+      ->capture_default_str();
+  AddAccuracy(sub, &flags->target_error, &flags->max_keys, "the server's default");
+  sub->add_option("--session-seed", flags->session_seed, "kde: seed of what is drawn at random");
   sub->add_option("--layers", flags->layers, "number of layers")->capture_default_str();
   sub->add_option("--kv-heads", flags->kv_heads, "heads of keys and values")->capture_default_str();
   sub->add_option("--query-heads", flags->query_heads, "heads of queries; 0: as many as kv heads");
   sub->add_option("--key-dim", flags->key_dim, "size of a key");
   sub->add_option("--value-dim", flags->value_dim, "size of a value; 0: as a key");
   sub->add_option("--scale", flags->scale,
-                  "factor on queries; default 1/sqrt(key-dim) for exact, 1 for linear");
+                  "factor on queries; default 1/sqrt(key-dim) for exact and kde, 1 for linear");
   sub->add_option(window, flags->window,
                   "newest tokens that a query sees; linear: a multiple of 64; 0: all");
   sub->add_option("--ttl", flags->time_to_live, "idle time after which it expires, such as 24h");
@@ -182,6 +198,14 @@ void Tree::AddTokenCommands() {
     file(sub, "--rates", &to->rates, "delta: rates, (n, heads, 1)");
   };
 
+  const auto estimates = [](CLI::App* sub, EstimateFlags* to) {
+    AddAccuracy(sub, &to->target_error, &to->max_keys, "the session's");
+    sub->add_flag("--estimates", to->print, "kde: print how good the answers are");
+    sub->add_option("--errors", to->errors,
+                    "kde: file for the stated error of each output, (n, query heads)")
+        ->type_name("PATH");
+  };
+
   CLI::App* sub = Add("append", "Append tokens from .npy files", append);
   sub->add_option("id", append.id, "the session")->required();
   file(sub, "--keys", &append.keys, "keys, (n, d) or (n, heads, d), f32 or f16")->required();
@@ -199,8 +223,9 @@ void Tree::AddTokenCommands() {
   sub->add_option("--min-position", attend.min_position, "refuse below so many tokens");
   sub->add_flag("--wait", attend.wait, "wait for --min-position instead");
   sub->add_option("--query-position", attend.query_position,
-                  "cosformer: where the first query stands; the others follow it");
-  sub->add_option("--top-k", attend.top_k, "exact: print the positions of largest weight");
+                  "cosformer, kde: where the first query stands; the others follow it");
+  sub->add_option("--top-k", attend.top_k, "exact, kde: print the positions of largest weight");
+  estimates(sub, &attend.estimates);
 
   sub = Add("step", "Append tokens and answer their queries causally", step);
   sub->add_option("id", step.id, "the session")->required();
@@ -212,6 +237,7 @@ void Tree::AddTokenCommands() {
   out(sub, &step.out, &step.dtype);
   sub->add_option("--layer", step.layer, "the layer")->capture_default_str();
   position(sub, &step.position);
+  estimates(sub, &step.estimates);
 }
 
 void Tree::AddPutFeatureMap() {

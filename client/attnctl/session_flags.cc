@@ -28,6 +28,12 @@ v1::DenominatorGuard::Policy GuardOf(const std::string& name) {
   return v1::DenominatorGuard::STRICT;
 }
 
+v1::KdeConfig::Mode ModeOf(const std::string& name) {
+  v1::KdeConfig::Mode mode = v1::KdeConfig::AUTO;
+  v1::KdeConfig::Mode_Parse(absl::AsciiStrToUpper(name), &mode);
+  return mode;
+}
+
 v1::UpdateRule::Decay DecayOf(const std::string& name) {
   v1::UpdateRule::Decay decay = v1::UpdateRule::NONE;
   v1::UpdateRule::Decay_Parse(absl::AsciiStrToUpper(name), &decay);
@@ -48,6 +54,15 @@ std::vector<std::string> FeatureMapNames() {
     if (!v1::FeatureMapKind_IsValid(kind)) continue;
     names.push_back(
         absl::AsciiStrToLower(v1::FeatureMapKind_Name(static_cast<v1::FeatureMapKind>(kind))));
+  }
+  return names;
+}
+
+std::vector<std::string> KdeModeNames() {
+  std::vector<std::string> names;
+  for (int mode = v1::KdeConfig::AUTO; mode <= v1::KdeConfig::Mode_MAX; ++mode) {
+    names.push_back(
+        absl::AsciiStrToLower(v1::KdeConfig::Mode_Name(static_cast<v1::KdeConfig::Mode>(mode))));
   }
   return names;
 }
@@ -88,6 +103,12 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
   group->set_window_tokens(flags.window);
   if (flags.engine == "exact") {
     group->mutable_exact()->set_storage(flags.storage == "bf16" ? v1::BF16 : v1::F32);
+  } else if (flags.engine == "kde") {
+    v1::KdeConfig* kde = group->mutable_kde();
+    kde->set_mode(ModeOf(flags.mode));
+    kde->mutable_accuracy()->set_target_error(flags.target_error);
+    kde->mutable_accuracy()->set_max_keys(flags.max_keys);
+    config.set_seed(flags.session_seed);
   } else {
     v1::LinearConfig* linear = group->mutable_linear();
     v1::FeatureMap* map = linear->mutable_feature_map();

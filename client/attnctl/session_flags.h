@@ -34,6 +34,10 @@ struct SessionFlags {
   std::string guard = "strict";
   float guard_epsilon = 0;
   std::string storage = "f32";
+  std::string mode = "auto";
+  double target_error = 0;
+  std::int64_t max_keys = 0;
+  std::uint64_t session_seed = 0;
   std::int32_t layers = 1;
   std::int32_t kv_heads = 1;
   std::int32_t query_heads = 0;
@@ -55,6 +59,9 @@ absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text,
 
 // The feature maps of the contract, as --feature-map takes them.
 std::vector<std::string> FeatureMapNames();
+
+// The modes of kde, as --mode takes them.
+std::vector<std::string> KdeModeNames();
 
 // One group of layers as the flags say; what is left out is left to the server.
 absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags);

@@ -27,10 +27,21 @@ std::string LabelsText(const google::protobuf::Map<std::string, std::string>& la
   return absl::StrJoin(entries, ", ");
 }
 
+std::string KdeText(const v1::KdeConfig& kde) {
+  std::string mode = v1::KdeConfig::Mode_Name(kde.mode());
+  absl::AsciiStrToLower(&mode);
+  std::string text = absl::StrCat("kde (", mode);
+  const v1::Accuracy& accuracy = kde.accuracy();
+  if (accuracy.target_error() > 0) absl::StrAppend(&text, ", error ", accuracy.target_error());
+  if (accuracy.max_keys() > 0) absl::StrAppend(&text, ", ", accuracy.max_keys(), " keys");
+  return text + ")";
+}
+
 std::string EngineText(const v1::LayerGroup& group) {
   if (group.has_exact()) {
     return group.exact().storage() == v1::BF16 ? "exact (bf16 storage)" : "exact";
   }
+  if (group.has_kde()) return KdeText(group.kde());
   std::string map = v1::FeatureMapKind_Name(group.linear().feature_map().kind());
   absl::AsciiStrToLower(&map);
   if (group.linear().feature_map().kind() == v1::LEARNED) {

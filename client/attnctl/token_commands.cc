@@ -168,13 +168,26 @@ void PrintTopK(const google::protobuf::Value& top, std::int64_t heads) {
   }
 }
 
+// Writes the outputs, and the stated errors where they are wanted.
+absl::Status WriteFiles(const v1::Answer& answer, const std::string& out,
+                        const EstimateFlags& flags) {
+  const absl::Status written = client::WriteNpyFile(out, client::View(answer.outputs()));
+  return written.ok() ? WriteErrors(flags, answer.estimates()) : written;
+}
+
 // What `attend` and `step` print; the outputs go to a file.
-void Report(const Context& context, const v1::Answer& answer, std::int64_t position,
-            const std::string& out, std::int64_t replayed_messages) {
+absl::Status Report(const Context& context, const v1::Answer& answer, std::int64_t position,
+                    const std::string& out, std::int64_t replayed_messages) {
   const std::int64_t queries = answer.outputs().shape(0);
   const std::int64_t heads = answer.outputs().shape(1);
   const google::protobuf::Struct flags = CountFlags(answer.flags());
   const google::protobuf::Value top = TopKJson(answer, queries * heads);
+  std::optional<EstimateSummary> estimates;
+  if (answer.has_estimates()) {
+    auto summary = Summarize(answer.estimates());
+    if (!summary.ok()) return summary.status();
+    estimates = *std::move(summary);
+  }
   if (context.json) {
     google::protobuf::Struct report;
     auto& fields = *report.mutable_fields();
@@ -184,14 +197,17 @@ void Report(const Context& context, const v1::Answer& answer, std::int64_t posit
     fields["replayedMessages"].set_number_value(static_cast<double>(replayed_messages));
     *fields["flags"].mutable_struct_value() = flags;
     if (answer.has_top_k()) fields["topK"] = top;
+    if (estimates) *fields["estimates"].mutable_struct_value() = ToJson(*estimates);
     PrintJson(report);
-    return;
+    return absl::OkStatus();
   }
   absl::PrintF("%d queries answered at position %d -> %s\n", queries, position, out);
   for (const auto& [name, count] : flags.fields()) {
     absl::PrintF("  %s: %.0f of %d rows\n", name, count.number_value(), queries * heads);
   }
+  if (estimates) absl::PrintF("%s", Describe(*estimates));
   if (answer.has_top_k()) PrintTopK(top, heads);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -238,6 +254,8 @@ absl::Status Run(const Context& context, const AttendCommand& command) {
   options.answer.set_output_dtype(TypeOf(command.dtype));
   options.answer.set_flags(true);
   options.answer.set_top_k(command.top_k);
+  options.answer.set_estimates(WantsEstimates(command.estimates));
+  options.accuracy = AccuracyOf(command.estimates);
   const auto result = (*session)->Attend(command.layer, queries, options);
   if (!result.ok()) {
     if (!command.wait || !absl::IsDeadlineExceeded(result.status())) return result.status();
@@ -245,11 +263,9 @@ absl::Status Run(const Context& context, const AttendCommand& command) {
         absl::StrCat("min_position is ", command.min_position, "; layer ", command.layer,
                      " was not there in time: wait longer (--timeout), or append first"));
   }
-  const absl::Status written =
-      client::WriteNpyFile(command.out, client::View(result->answer.outputs()));
+  const absl::Status written = WriteFiles(result->answer, command.out, command.estimates);
   if (!written.ok()) return written;
-  Report(context, result->answer, result->position, command.out, 0);
-  return absl::OkStatus();
+  return Report(context, result->answer, result->position, command.out, 0);
 }
 
 absl::Status Run(const Context& context, const StepCommand& command) {
@@ -259,17 +275,21 @@ absl::Status Run(const Context& context, const StepCommand& command) {
   client::ConstTensor queries;
   const auto file = Read(command.queries, "queries", &queries);
   if (!file.ok()) return file.status();
-  if (const absl::Status status = CheckWritable(command.out); !status.ok()) return status;
+  for (const std::string& path : {command.out, command.estimates.errors}) {
+    if (path.empty()) continue;
+    if (const absl::Status status = CheckWritable(path); !status.ok()) return status;
+  }
   const auto session = Attach(context, command.id);
   if (!session.ok()) return session.status();
   client::StepOptions options;
   options.answer.set_output_dtype(TypeOf(command.dtype));
   options.answer.set_flags(true);
+  options.answer.set_estimates(WantsEstimates(command.estimates));
+  options.accuracy = AccuracyOf(command.estimates);
   const std::int64_t position = PositionFor(**session, command.layer, command.position);
   const auto result = (*session)->StepAt(files->tokens, position, queries, options);
   if (!result.ok()) return SendFailure(result.status(), position);
-  const absl::Status written =
-      client::WriteNpyFile(command.out, client::View(result->answer.outputs()));
+  const absl::Status written = WriteFiles(result->answer, command.out, command.estimates);
   // Of a longer call only the last message's answer is kept for a retry.
   if (!written.ok() && result->messages == 1) return SayHowToRepeat(written, position);
   if (!written.ok()) {
@@ -277,8 +297,7 @@ absl::Status Run(const Context& context, const StepCommand& command) {
         written, absl::StrCat(written.message(), " (the tokens were appended, up to position ",
                               result->position, "; do not run the command again)"));
   }
-  Report(context, result->answer, result->position, command.out, result->replayed_messages);
-  return absl::OkStatus();
+  return Report(context, result->answer, result->position, command.out, result->replayed_messages);
 }
 
 }  // namespace attnd::attnctl

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "client/attnctl/context.h"
+#include "client/attnctl/estimates.h"
 
 namespace attnd::attnctl {
 
@@ -41,6 +42,7 @@ struct AttendCommand {
   bool wait = false;
   // Contributing positions to print per query and head.
   std::int32_t top_k = 0;
+  EstimateFlags estimates;
 };
 absl::Status Run(const Context& context, const AttendCommand& command);
 
@@ -56,6 +58,7 @@ struct StepCommand {
   std::optional<std::int64_t> position;
   std::string out;
   std::string dtype = "f32";
+  EstimateFlags estimates;
 };
 absl::Status Run(const Context& context, const StepCommand& command);
 

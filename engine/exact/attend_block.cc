@@ -53,19 +53,11 @@ std::int64_t ProductRows(std::int64_t rows) {
 void AttendTile(const BlockView<float>& block, const VisibleKeys& visible, std::int64_t position,
                 const TileWork& work) {
   const std::int64_t columns = work.sums.padded_value_dim;
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < work.rows; r += count) {
-    count = ProductRows(work.rows - r);
-    GemmNN(count, kBlockTokens, work.key_dim, work.queries + r * work.key_dim, work.key_dim,
-           block.keys_t, kBlockTokens, /*accumulate=*/false, work.scores + r * kBlockTokens,
-           kBlockTokens);
-  }
+  TileProduct(work.rows, kBlockTokens, work.key_dim, work.queries, work.key_dim, block.keys_t,
+              kBlockTokens, /*accumulate=*/false, work.scores, kBlockTokens);
   ToWeights(visible, position, work);
-  for (std::int64_t r = 0; r < work.rows; r += count) {
-    count = ProductRows(work.rows - r);
-    GemmNN(count, columns, kBlockTokens, work.scores + r * kBlockTokens, kBlockTokens, block.values,
-           columns, /*accumulate=*/true, work.sums.acc + r * columns, columns);
-  }
+  TileProduct(work.rows, columns, kBlockTokens, work.scores, kBlockTokens, block.values, columns,
+              /*accumulate=*/true, work.sums.acc, columns);
 }
 
 BlockView<float> InF32(const BlockView<float>& block, const TileWork& /*work*/) { return block; }
@@ -84,6 +76,16 @@ std::int64_t PaddedTileRows(std::int64_t rows) {
   std::int64_t padded = 0;
   while (padded < rows) padded += ProductRows(rows - padded);
   return padded;
+}
+
+void TileProduct(std::int64_t rows, std::int64_t n, std::int64_t k, const float* a,
+                 std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+                 std::int64_t ldc) {
+  std::int64_t count = 0;
+  for (std::int64_t r = 0; r < rows; r += count) {
+    count = ProductRows(rows - r);
+    GemmNN(count, n, k, a + r * lda, lda, b, ldb, accumulate, c + r * ldc, ldc);
+  }
 }
 
 std::int64_t FewRows() { return GemmHonoursChain() ? kFewRows : 0; }

@@ -42,6 +42,12 @@ std::int64_t FewRows();
 // The rows that the products of a tile of `rows` rows touch; rows <= kGemmMaxRows.
 std::int64_t PaddedTileRows(std::int64_t rows);
 
+// GemmNN for the rows of a tile: C [rows x n] = A [rows x k] * B, plus the old C when `accumulate`.
+// Rows of A up to PaddedTileRows(rows) are readable, rows of C writable.
+void TileProduct(std::int64_t rows, std::int64_t n, std::int64_t k, const float* a,
+                 std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+                 std::int64_t ldc);
+
 // Adds the block, whose first token stands at `position`, to the tile's sums. `next` is the block
 // that comes after it, to be fetched from memory meanwhile, or has null pointers.
 template <typename Element>

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 
+#include "engine/exact/open_block.h"
 #include "engine/gemm.h"
 #include "engine/simd/maps.h"
-#include "engine/simd/transpose.h"
 
 namespace attnd::engine {
 namespace {
@@ -136,23 +135,6 @@ void ExactPlan<Element>::PackQueries(const RowTile& tile, float* packed) const {
   std::fill(packed + tile.rows * d, packed + PaddedTileRows(tile.rows) * d, 0.0F);
 }
 
-// The open block in the layout of a stored one. Rows from tail.rows on may be being written: they
-// are zeros here.
-template <typename Element>
-BlockView<float> ExactPlan<Element>::OpenBlock(std::int64_t kv_head, Scratch& scratch) const {
-  const TailView& tail = group_.tail;
-  float* keys_t = scratch.Take(layout_.elements());
-  float* values = keys_t + layout_.key_elements();
-  std::memset(keys_t, 0, static_cast<std::size_t>(layout_.elements()) * sizeof(float));
-  TransposeKeys(tail.tail->keys.data() + kv_head * shape_.key_dim, shape_.key_row(), tail.rows,
-                shape_.key_dim, keys_t);
-  for (std::int64_t row = 0; row < tail.rows; ++row) {
-    std::copy_n(tail.tail->values.data() + row * shape_.value_row() + kv_head * shape_.value_dim,
-                shape_.value_dim, values + row * layout_.padded_value_dim);
-  }
-  return {keys_t, values, tail.valid & FirstRows(tail.rows)};
-}
-
 template <typename Element>
 std::int64_t ExactPlan<Element>::FirstBlock(std::int64_t split_chain) const {
   const std::int64_t split = first_block_ / kSplitBlocks + split_chain;
@@ -184,7 +166,7 @@ void ExactPlan<Element>::AttendOpenBlock(const RowTile& tile, const TileWork& wo
   const Scratch::Frame frame(scratch);
   const VisibleKeys visible = {open_rows_.data() + (group_.causal ? tile.first : 0),
                                group_.causal ? 1 : 0};
-  AttendBlock(OpenBlock(tile.kv_head, scratch), BlockView<float>{}, visible,
+  AttendBlock(OpenBlock(group_.tail, shape_, tile.kv_head, scratch), BlockView<float>{}, visible,
               sealed_blocks_ * kBlockTokens, work);
 }
 

@@ -79,7 +79,6 @@ class ExactPlan final : public AttendPlan {
   // Where a chain begins.
   std::int64_t FirstBlock(std::int64_t split_chain) const;
   void PackQueries(const RowTile& tile, float* packed) const;
-  BlockView<float> OpenBlock(std::int64_t kv_head, Scratch& scratch) const;
   void AttendSealedBlock(const RowTile& tile, std::int64_t index, const TileWork& work) const;
   void AttendOpenBlock(const RowTile& tile, const TileWork& work, Scratch& scratch) const;
   // How many tokens a query sees from the start of the context on, but for the window.

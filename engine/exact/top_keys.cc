@@ -11,9 +11,12 @@ namespace {
 // Inserts into one row's k entries, sorted as TopKeys says, if the score is large enough.
 void Offer(float score, std::int64_t position, std::int64_t k, float* scores,
            std::int64_t* positions) {
-  if (!(score > scores[k - 1])) return;
+  const auto above = [&](std::int64_t entry) {
+    return score > scores[entry] || (score == scores[entry] && position < positions[entry]);
+  };
+  if (!above(k - 1)) return;
   std::int64_t place = k - 1;
-  for (; place > 0 && score > scores[place - 1]; --place) {
+  for (; place > 0 && above(place - 1); --place) {
     scores[place] = scores[place - 1];
     positions[place] = positions[place - 1];
   }
@@ -23,7 +26,7 @@ void Offer(float score, std::int64_t position, std::int64_t k, float* scores,
 
 bool AnyAbove(const float* scores, float bound) {
   int above = 0;
-  for (std::int64_t j = 0; j < kBlockTokens; ++j) above |= scores[j] > bound ? 1 : 0;
+  for (std::int64_t j = 0; j < kBlockTokens; ++j) above |= scores[j] >= bound ? 1 : 0;
   return above != 0;
 }
 
@@ -51,12 +54,14 @@ void TopKeys::OfferBlock(const float* block_scores, std::int64_t tile_rows, cons
                          std::int64_t valid_stride, std::int64_t position) {
   for (std::int64_t r = 0; r < tile_rows; ++r) {
     const float* row = block_scores + r * kBlockTokens;
-    float* kept_scores = scores + r * k;
+    const std::int64_t list = (lists == nullptr ? r : lists[r]) * k;
+    float* kept_scores = scores + list;
     if (!AnyAbove(row, kept_scores[k - 1])) continue;
     const RowMask visible = valid[r * valid_stride];
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
-      if (((visible >> j) & 1U) != 0)
-        Offer(row[j], position + j, k, kept_scores, positions + r * k);
+      if (((visible >> j) & 1U) == 0) continue;
+      Offer(row[j], position + (places == nullptr ? j : places[j]), k, kept_scores,
+            positions + list);
     }
   }
 }

@@ -1,9 +1,9 @@
 // The k keys of largest score of every query row, kept while blocks of scores pass by.
 //
 // Keys are kept by descending score, of equal scores the earlier position first; where the list is
-// full an equal score does not displace, so that what is kept does not depend on how the context
-// was cut as long as positions are offered in ascending order. Unused entries are (-inf, -1).
-// Borrows its memory. Not synchronised; cannot fail.
+// full an equal score of a later position does not displace, so that what is kept does not depend
+// on how the context was cut or in which order its pieces were offered. Unused entries are (-inf,
+// -1). Borrows its memory. Not synchronised; cannot fail.
 #ifndef ATTND_ENGINE_EXACT_TOP_KEYS_H_
 #define ATTND_ENGINE_EXACT_TOP_KEYS_H_
 
@@ -22,6 +22,10 @@ struct TopKeys {
   std::int64_t k = 0;
   float* scores = nullptr;            // [rows, k]
   std::int64_t* positions = nullptr;  // [rows, k]
+  // Null: row r of a block's scores has list r, key j stands j after the block's position. Else
+  // list lists[r], and places[j] after it.
+  const std::int32_t* lists = nullptr;
+  const std::int32_t* places = nullptr;
 
   void Clear();
 

@@ -43,7 +43,10 @@ class LinearFamilyEngine : public Engine {
   std::int64_t map_operations() const override {
     return layer_.map == nullptr ? Engine::map_operations() : layer_.map->operations();
   }
-  bool positional() const override { return layer_.map != nullptr && layer_.map->positional(); }
+  PositionUse position_use() const override {
+    return layer_.map != nullptr && layer_.map->positional() ? PositionUse::kRequired
+                                                             : PositionUse::kNone;
+  }
 
   // Stores f32 as it comes.
   void RoundToStorage(float*, std::int64_t) const override {}

@@ -2,12 +2,11 @@
 // orthogonal rows (Choromanski et al. 2021, arXiv:2009.14794, section 3.2), which lowers the
 // variance of every estimate.
 //
-// The generator is specified, because a session's features must be the same after a restart, on
-// another machine and with another standard library: SplitMix64 (Steele et al. 2014) from `seed`;
-// uniform numbers (x >> 11 + 1/2) 2^-53; normal numbers by Marsaglia's polar method, both of a pair
-// in order, with the logarithm of projection.cc. Blocks in order: d normal rows of d numbers,
-// orthonormalised in order by Gram-Schmidt applied twice, then each row i times the length of one
-// more normal row. All in f64 with +, -, *, /, sqrt, in the order written, rounded to f32 once.
+// The numbers are specified (engine/random.h), because a session's features must be the same after
+// a restart, on another machine and with another standard library. Blocks in order: d normal rows
+// of d numbers, orthonormalised in order by Gram-Schmidt applied twice, then each row i times the
+// length of one more normal row. All in f64 with +, -, *, /, sqrt, in the order written, rounded to
+// f32 once.
 //
 // Immutable; any thread.
 #ifndef ATTND_ENGINE_LINEAR_PROJECTION_H_

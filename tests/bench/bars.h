@@ -63,6 +63,13 @@ std::vector<Bar> WindowBars(const BenchOptions& options);
 // No bars: prints times of decays and delta rules beside those of a plain sum.
 std::vector<Bar> GatedBars(const BenchOptions& options);
 
+// kde_N[_own]_at_ERROR: how many times as fast as the exact engine the kde engine answers within a
+// relative operator-norm error, on word vectors, with and without the queries' own positions; void
+// (0) where the exact engine is below 60 % of the FMA peak. kde_N_upkeep: keeping the index, of one
+// exact pass of n queries. kde_growth: exponent of n in the time of a query. Prints errors, and
+// real heads.
+std::vector<Bar> KdeBars(const BenchOptions& options);
+
 // attend_one_query_of_echo: the p50 of an Attend of one query on a linear session (elu + 1,
 // c = d_v = 64) to that of an echo of the same sizes, with 1 and with 8 calls under way; the worse.
 std::vector<Bar> AttendLatencyBars(const BenchOptions& options);

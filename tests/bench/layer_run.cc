@@ -32,19 +32,30 @@ std::shared_ptr<const engine::LayerState> Append(const engine::Engine& engine,
 }
 
 void Attender::Attend(const engine::LayerState& state, std::span<const float> queries,
-                      engine::Scratch& scratch) {
+                      const AskedOf& asked, engine::Scratch& scratch) {
   const engine::LayerShape& shape = engine_.shape();
   const auto count = static_cast<std::int64_t>(queries.size()) / shape.query_row();
-  positions_.resize(static_cast<std::size_t>(count));
-  std::iota(positions_.begin(), positions_.end(), 0);
+  const auto rows = static_cast<std::size_t>(count * shape.query_heads);
   outputs_.resize(static_cast<std::size_t>(count * shape.output_row()));
-  flags_.resize(static_cast<std::size_t>(count * shape.query_heads));
+  flags_.resize(rows);
   engine::AnswerView answer;
   answer.outputs = outputs_.data();
   answer.flags = flags_.data();
-  plan_->Reset(engine::AttendGroup(state, queries.data(), count,
-                                   engine_.positional() ? positions_.data() : nullptr),
-               answer);
+  if (engine_.approximate()) {
+    errors_.resize(rows);
+    keys_evaluated_.resize(rows);
+    answer.estimates.errors = errors_.data();
+    answer.estimates.keys_evaluated = keys_evaluated_.data();
+  }
+  const std::int64_t* positions = asked.positions;
+  if (positions == nullptr && engine_.position_use() == engine::PositionUse::kRequired) {
+    positions_.resize(static_cast<std::size_t>(count));
+    std::iota(positions_.begin(), positions_.end(), 0);
+    positions = positions_.data();
+  }
+  engine::QueryGroup group = engine::AttendGroup(state, queries.data(), count, positions);
+  group.accuracy = asked.accuracy;
+  plan_->Reset(group, answer);
   for (std::int64_t chain = 0; chain < plan_->chains(); ++chain) {
     while (!plan_->Run(chain, scratch)) {
     }

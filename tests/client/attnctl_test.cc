@@ -118,6 +118,39 @@ TEST_F(Attnctl, TopKIsPrintedByQuery) {
       << output.text;
 }
 
+TEST_F(Attnctl, EstimatesAreSummedUpAndTheirErrorsWritten) {
+  ASSERT_EQ(Run("create --engine kde --target-error 0.02 --key-dim 4 --value-dim 3 --id s"
+                " --mode certified --max-keys 500 --session-seed 7")
+                .text,
+            "s\n");
+  EXPECT_NE(Run("get s").text.find("kde (certified, error 0.02, 500 keys)"), std::string::npos);
+  const std::string summary =
+      "  stated error    median 0.1, 95th percentile 0.1 (100 % calibrated)\n"
+      "  target met      50.0 % of 20 rows\n";
+  EXPECT_EQ(Run("step s --keys k.npy --values v.npy --queries q.npy --out o.npy"
+                " --target-error 0.1 --estimates")
+                .text,
+            "20 queries answered at position 20 -> o.npy\n" + summary +
+                "  keys evaluated  10 per row, at most 20\n"
+                "  paths           exact 10, index 10\n");
+  EXPECT_EQ(Run("attend s --queries q.npy --out o.npy --target-error 0.1 --max-keys 30"
+                " --errors e.npy --query-position 0")
+                .text,
+            "20 queries answered at position 20 -> o.npy\n" + summary +
+                "  keys evaluated  20 per row, at most 20\n"
+                "  paths           exact 10, index 10\n");
+  const auto errors = client::ReadNpyFile(File("e.npy"));
+  ASSERT_TRUE(errors.ok()) << errors.status();
+  EXPECT_EQ(errors->array.shape, (std::vector<std::int64_t>{20, 1}));
+  const Output json = Run("attend s --queries q.npy --out o.npy --estimates --json");
+  for (const char* part : {"\"estimates\":", "\"medianStatedError\": 0", "\"targetMet\": 0.5",
+                           "\"calibrated\": 1", "\"meanKeysEvaluated\": 20", "\"exact\": 10"}) {
+    EXPECT_NE(json.text.find(part), std::string::npos) << part << " in " << json.text;
+  }
+  EXPECT_EQ(Run("attend s --queries q.npy --out o.npy").text,
+            "20 queries answered at position 20 -> o.npy\n");
+}
+
 TEST_F(Attnctl, AppendsWithAMask) {
   ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id s").exit_status, 0);
   std::ofstream(File("m.npy"), std::ios::binary)
@@ -328,7 +361,8 @@ TEST(AttnctlCompletion, KnowsFlagsFilesAndChoices) {
   EXPECT_TRUE(option("attend", "--top-k").takes_value);
   EXPECT_TRUE(option("append", "--keys").takes_file);
   EXPECT_TRUE(option("attend", "--out").takes_file);
-  EXPECT_EQ(option("create", "--engine").choices, (std::vector<std::string>{"exact", "linear"}));
+  EXPECT_EQ(option("create", "--engine").choices,
+            (std::vector<std::string>{"exact", "linear", "kde"}));
 }
 
 // What bash offers after the given words, the last one unfinished.
@@ -380,6 +414,20 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   flags.engine = "exact";
   flags.storage = "bf16";
   EXPECT_EQ(ConfigOf(flags)->layer_groups(0).exact().storage(), v1::BF16);
+
+  flags.engine = "kde";
+  flags.mode = "certified";
+  flags.target_error = 0.02;
+  flags.max_keys = 500;
+  flags.session_seed = 7;
+  const v1::KdeConfig kde = ConfigOf(flags)->layer_groups(0).kde();
+  EXPECT_EQ(kde.mode(), v1::KdeConfig::CERTIFIED);
+  EXPECT_EQ(kde.accuracy().target_error(), 0.02);
+  EXPECT_EQ(kde.accuracy().max_keys(), 500);
+  EXPECT_EQ(ConfigOf(flags)->seed(), 7U);
+  EXPECT_EQ(Describe(ConfigOf(flags)->layer_groups(0)),
+            "2 layers of kde (certified, error 0.02, 500 keys), 1 head (0 query heads), d_k 8, d_v "
+            "0, scale 0.5, window of 128 tokens");
 }
 
 // Names once ended at the first number that no kind has.

@@ -52,6 +52,8 @@ TEST(Chunking, CountsEverythingAnAnswerCanHold) {
   EXPECT_EQ(AnswerBytesPerRow(linear, options), 4 * (32 + 1 + 9 + 64 + 4 + 5));
   options.set_top_k(10);
   EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 9 + 4 + 140));
+  options.set_estimates(true);
+  EXPECT_EQ(AnswerBytesPerRow(exact, options), 4 * (32 + 1 + 9 + 4 + 140 + 29));
 }
 
 TEST(Chunking, LayersOfGroups) {
@@ -71,12 +73,21 @@ TEST(Chunking, LayersOfGroups) {
   session.add_engine_facts()->set_feature_dim(48);
   const auto layers = LayersOf(session);
   ASSERT_EQ(layers.size(), 3U);
-  EXPECT_TRUE(layers[1].exact);
+  EXPECT_TRUE(layers[1].softmax);
   EXPECT_EQ(layers[1].log_decays, 0);
-  EXPECT_FALSE(layers[2].exact);
+  EXPECT_FALSE(layers[2].softmax);
   EXPECT_EQ(layers[2].key_dim, 16);
   EXPECT_EQ(layers[2].log_decays, 48);
   EXPECT_EQ(layers[2].rates, 1);
+  EXPECT_FALSE(layers[2].whole_batch);
+
+  config.clear_layer_groups();
+  for (const auto mode : {v1::KdeConfig::AUTO, v1::KdeConfig::PAPER}) {
+    config.add_layer_groups()->mutable_kde()->set_mode(mode);
+  }
+  EXPECT_TRUE(LayersOf(session)[0].softmax);
+  EXPECT_FALSE(LayersOf(session)[0].whole_batch);
+  EXPECT_TRUE(LayersOf(session)[1].whole_batch);
 }
 
 }  // namespace

@@ -151,7 +151,8 @@ grpc::Status FakeSessions::Answer(const Layer& layer, const v1::Tensor& queries,
   const std::int64_t group = heads / layer.group.kv_heads();
   const std::int64_t dim = layer.group.value_dim();
   const std::int64_t row_bytes =
-      heads * (4 * dim + (options.flags() ? 1 : 0) + std::int64_t{14} * options.top_k()) +
+      heads * (4 * dim + (options.flags() ? 1 : 0) + (options.estimates() ? 29 : 0) +
+               std::int64_t{14} * options.top_k()) +
       limit.extra_bytes_per_row;
   const std::int64_t fits = (limit.max_bytes - 1024) / row_bytes;
   if (n > fits) {
@@ -189,6 +190,27 @@ grpc::Status FakeSessions::Answer(const Layer& layer, const v1::Tensor& queries,
   return grpc::Status::OK;
 }
 
+void FakeSessions::Estimate(std::int64_t queries, std::int64_t heads, const v1::Accuracy& accuracy,
+                            std::int64_t first_visible, bool causal, v1::Estimates* estimates) {
+  const std::int64_t rows = queries * heads;
+  std::vector<float> bounds;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t visible = first_visible + (causal ? row / heads : 0);
+    estimates->add_keys_evaluated(visible);
+    bounds.push_back(static_cast<float>(visible) - 1);
+    bounds.push_back(static_cast<float>(visible) + 1);
+    estimates->mutable_paths()->push_back(static_cast<char>(row % 2));
+    estimates->mutable_calibrated()->push_back('\1');
+    estimates->mutable_target_met()->push_back(static_cast<char>(1 - row % 2));
+  }
+  estimates->set_coverage(0.95);
+  const auto all = static_cast<std::size_t>(rows);
+  SetTensor(std::vector<float>(all, static_cast<float>(accuracy.target_error())), {queries, heads},
+            estimates->mutable_errors());
+  SetTensor(std::vector<float>(all, 0.5F), {queries, heads}, estimates->mutable_exact_masses());
+  SetTensor(bounds, {queries, heads, 2}, estimates->mutable_log_normalizer_bounds());
+}
+
 grpc::Status FakeSessions::Append(const v1::AppendRequest& request, v1::AppendResponse* response) {
   Session* session = nullptr;
   if (const auto status = Find(request.session_id(), &session); !status.ok()) return status;
@@ -220,6 +242,10 @@ grpc::Status FakeSessions::Attend(const v1::AttendRequest& request, const Answer
                      "min_position: is not reached");
   }
   response->set_position(layer.position);
+  if (request.options().estimates()) {
+    Estimate(request.queries().shape(0), layer.group.query_heads(), request.accuracy(),
+             layer.position, false, response->mutable_answer()->mutable_estimates());
+  }
   return Answer(layer, request.queries(), request.options(), limit, layer.position, false,
                 response->mutable_answer());
 }
@@ -248,6 +274,10 @@ grpc::Status FakeSessions::Step(const v1::StepRequest& request, const AnswerLimi
   status = Answer(next, request.queries(), request.options(), limit, layer.position + 1, true,
                   response->mutable_answer());
   if (!status.ok()) return status;
+  if (request.options().estimates()) {
+    Estimate(request.queries().shape(0), layer.group.query_heads(), request.accuracy(),
+             layer.position + 1, true, response->mutable_answer()->mutable_estimates());
+  }
   response->set_position(next.position);
   next.last_step_position = layer.position;
   next.last_step = *response;

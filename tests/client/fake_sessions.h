@@ -2,7 +2,8 @@
 // messages and replayed Steps.
 //
 // The arithmetic is a stand-in whose result shows which tokens and which query went in:
-// out[h][j] = q[h][0] + sum over visible unmasked tokens of v[h / g][j]. F32 only. Not thread-safe.
+// out[h][j] = q[h][0] + sum over visible unmasked tokens of v[h / g][j]. F32 only. Estimates of a
+// query row of a head that sees p tokens: error as asked for, p keys. Not thread-safe.
 #ifndef ATTND_TESTS_CLIENT_FAKE_SESSIONS_H_
 #define ATTND_TESTS_CLIENT_FAKE_SESSIONS_H_
 
@@ -67,6 +68,8 @@ class FakeSessions {
   static grpc::Status Answer(const Layer& layer, const v1::Tensor& queries,
                              const v1::AnswerOptions& options, const AnswerLimit& limit,
                              std::int64_t first_visible, bool causal, v1::Answer* answer);
+  static void Estimate(std::int64_t queries, std::int64_t heads, const v1::Accuracy& accuracy,
+                       std::int64_t first_visible, bool causal, v1::Estimates* estimates);
 
   std::map<std::string, Session> sessions_;
   std::uint64_t next_generation_ = 1000;

@@ -69,6 +69,71 @@ TEST_F(SessionCalls, ACutStepAnswersLikeAWholeOne) {
   EXPECT_LE(small.seen().largest_answer, 8 << 10);
 }
 
+TEST_F(SessionCalls, EstimatesOfACutCallAreThoseOfAWholeOne) {
+  FakeServer small;
+  small.limits.set_max_message_bytes(16 << 10);
+  small.limits.set_max_response_bytes(24 << 10);
+  const TestTokens data(0, 1500, 2);
+  AttendOptions attend;
+  attend.answer.set_estimates(true);
+  attend.accuracy.emplace().set_target_error(0.25);
+  StepOptions step;
+  step.answer = attend.answer;
+  step.accuracy = attend.accuracy;
+  std::vector<std::string> answers;
+  for (const std::string& target : {server_.target(), small.target()}) {
+    ClientOptions options;
+    options.target = target;
+    const auto session = Client::Connect(options).value()->CreateSession(Config(1, 2));
+    ASSERT_TRUE(session.ok()) << session.status();
+    const auto stepped = (*session)->Step(data.tokens(), data.query_tensor(), step);
+    ASSERT_TRUE(stepped.ok()) << stepped.status();
+    const auto attended = (*session)->Attend(0, data.query_tensor(), attend);
+    ASSERT_TRUE(attended.ok()) << attended.status();
+    EXPECT_EQ(attended->pieces.size() > 1, target == small.target());
+    for (const v1::Answer& answer : {stepped->answer, attended->answer}) {
+      const v1::Estimates& estimates = answer.estimates();
+      EXPECT_EQ(estimates.coverage(), 0.95);
+      EXPECT_EQ(ToFloats(estimates.errors()).value(), std::vector<float>(3000, 0.25F));
+      EXPECT_EQ(estimates.log_normalizer_bounds().shape(0), 1500);
+      EXPECT_EQ(estimates.log_normalizer_bounds().data().size(), 3000U * 2 * sizeof(float));
+      EXPECT_EQ(estimates.keys_evaluated(2999), 1500);
+      EXPECT_EQ(ToFloats(estimates.exact_masses()).value(), std::vector<float>(3000, 0.5F));
+      EXPECT_EQ(estimates.paths().size(), 3000U);
+      EXPECT_EQ(estimates.calibrated(), std::string(3000, '\1'));
+      EXPECT_EQ(estimates.target_met().size(), 3000U);
+      answers.push_back(answer.SerializeAsString());
+    }
+  }
+  EXPECT_EQ(answers[2] == answers[0], true) << "Step";
+  EXPECT_EQ(answers[3] == answers[1], true) << "Attend";
+}
+
+TEST_F(SessionCalls, ACallWhoseAnswersDependOnItsWholeBatchIsNotCut) {
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  v1::SessionConfig config = Config();
+  config.mutable_layer_groups(0)->mutable_kde()->set_mode(v1::KdeConfig::PAPER);
+  auto session = client_->CreateSession(config);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const TestTokens tokens(0, 10);
+  ASSERT_TRUE((*session)->Append(tokens.tokens()).ok());
+  // 1.6 MB, more than a message is meant to have and less than the server takes.
+  const TestTokens some(0, 100'000);
+  const auto whole = (*session)->Attend(0, some.query_tensor());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->pieces.size(), 1U);
+  const TestTokens many(0, 600'000);
+  const auto refused = (*session)->Attend(0, many.query_tensor());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(refused.status().message()).find("queries: 600000 rows; a message holds"),
+            std::string::npos)
+      << refused.status();
+  // Nor is it made smaller at the server's word.
+  server_.extra_answer_bytes_per_row = 1000;
+  EXPECT_EQ(ErrorReasonOf((*session)->Attend(0, some.query_tensor()).status()),
+            "RESPONSE_TOO_LARGE");
+}
+
 TEST_F(SessionCalls, TakesTheServersWordForHowManyQueriesFit) {
   server_.extra_answer_bytes_per_row = 100'000;
   CreateSession();

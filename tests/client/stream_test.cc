@@ -115,13 +115,18 @@ TEST_F(StreamCalls, AStepIsAnsweredBeforeTheNextMutationIsSent) {
   options.send.timeout = absl::Milliseconds(100);
   Open(options);
   const TestTokens data(0, 2);
-  auto step = stream_->Step(data.tokens(), data.query_tensor());
+  StepOptions asked;
+  asked.answer.set_estimates(true);
+  asked.accuracy.emplace().set_target_error(0.5);
+  auto step = stream_->Step(data.tokens(), data.query_tensor(), asked);
   EXPECT_EQ(stream_->Append(data.tokens()).get().status().code(),
             absl::StatusCode::kDeadlineExceeded);
   auto other_layer = stream_->Append(data.tokens(1));
   auto attend = stream_->Attend(0, data.query_tensor());
   server_.SetStreamGate(true);
-  EXPECT_TRUE(step.get().ok());
+  const auto stepped = step.get();
+  ASSERT_TRUE(stepped.ok()) << stepped.status();
+  EXPECT_EQ(ToFloats(stepped->answer.estimates().errors()).value(), (std::vector<float>{0.5, 0.5}));
   EXPECT_TRUE(other_layer.get().ok());
   EXPECT_EQ(attend.get()->position, 2);
   EXPECT_TRUE(stream_->Append(data.tokens()).get().ok());

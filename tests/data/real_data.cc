@@ -74,6 +74,16 @@ std::optional<TensorSet> ManyWordVectors() {
   return TensorSet{kWordShape, kTokens, {{keys, keys, std::move(values)}}};
 }
 
+std::vector<float> WordVectorRows() {
+  const char* name = std::getenv("ATTND_WORD_VECTORS");
+  const bool named = name != nullptr && *name != '\0';
+  const fs::path path = named ? fs::path(name) : Shared() / "glove_6B_100d_top32768.npy";
+  if (!named && !fs::exists(path)) return {};
+  // Both files have a header of 128 bytes.
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(path)) - 128;
+  return ReadF32(path, bytes / static_cast<std::int64_t>(sizeof(float)));
+}
+
 TensorSet TextRecogniserHeads() {
   constexpr std::int64_t kTokens = 2048;
   constexpr std::int64_t kHeads = 4;

@@ -36,6 +36,10 @@ TensorSet WordVectors();
 // The same with 16,384; from the shared folder.
 std::optional<TensorSet> ManyWordVectors();
 
+// Word vectors as they are, [n, 100], the most frequent word first: those of the file that the
+// environment's ATTND_WORD_VECTORS names, else the shared folder's 32,768; empty without either.
+std::vector<float> WordVectorRows();
+
 // Four heads of a text recogniser's second attention layer, 2,048 positions.
 TensorSet TextRecogniserHeads();
 

@@ -48,6 +48,10 @@ std::vector<Case> Cases() {
       {"efficient", LinearGroup(grouped, v1::EFFICIENT), grouped},
       // Keys whose exponentials differ by far more than f32 holds.
       {"efficient_far", LinearGroup(grouped, v1::EFFICIENT), grouped, 40.0F},
+      {"kde", KdeGroup(narrow), narrow},
+      {"kde_grouped", KdeGroup(grouped), grouped},
+      {"kde_index", KdeGroup(grouped, v1::KdeConfig::INDEX), grouped},
+      {"kde_certified", KdeGroup(grouped, v1::KdeConfig::CERTIFIED), grouped},
       {"exact_window", ExactGroup(grouped), grouped},
       {"elu_window", LinearGroup(grouped), grouped},
       {"favor_window", LinearGroup(narrow, v1::FAVOR_POSITIVE), narrow},
@@ -61,6 +65,8 @@ std::vector<Case> Cases() {
   rwkv6.set_read_first(true);
   for (int i = 0; i < 16; ++i) rwkv6.add_bonus(0.1F * static_cast<float>(i) - 0.5F);
   named("retnet").mutable_linear()->mutable_update()->add_log_decays(-0.03125F);
+  // A budget below the tokens, so that some are sampled.
+  named("kde_certified").mutable_kde()->mutable_accuracy()->set_max_keys(100);
   named("exact_window").set_window_tokens(70);
   named("elu_window").set_window_tokens(192);
   named("favor_window").set_window_tokens(128);

@@ -183,6 +183,12 @@ v1::LayerGroup GatedGroup(const Shape& shape, v1::UpdateRule::Decay decay, bool 
   return group;
 }
 
+v1::LayerGroup KdeGroup(const Shape& shape, v1::KdeConfig::Mode mode) {
+  v1::LayerGroup group = GroupOf(shape);
+  group.mutable_kde()->set_mode(mode);
+  return group;
+}
+
 v1::SessionConfig ConfigOf(const std::vector<v1::LayerGroup>& groups) {
   v1::SessionConfig config;
   for (const v1::LayerGroup& group : groups) *config.add_layer_groups() = group;

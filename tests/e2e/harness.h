@@ -88,6 +88,7 @@ v1::LayerGroup ExactGroup(const Shape& shape, v1::DataType storage = v1::F32);
 v1::LayerGroup LinearGroup(const Shape& shape, v1::FeatureMapKind map = v1::ELU_PLUS_ONE);
 // IDENTITY, unnormalised, with this update rule.
 v1::LayerGroup GatedGroup(const Shape& shape, v1::UpdateRule::Decay decay, bool delta = false);
+v1::LayerGroup KdeGroup(const Shape& shape, v1::KdeConfig::Mode mode = v1::KdeConfig::AUTO);
 v1::SessionConfig ConfigOf(const std::vector<v1::LayerGroup>& groups);
 
 struct Tokens {

@@ -1,5 +1,6 @@
 // A session of each kind under a random mix of all calls, against a simple model of it (model.h):
-// outputs as bits, positions, and what retries, late retries and mistakes are answered.
+// outputs as bits, positions, and what retries, late retries and mistakes are answered. Rows of kde
+// sessions that say that they took the exact path are those of an exact session, too.
 //
 // Runs for ATTND_MIX_SECONDS (default 60, less under a sanitizer), all kinds at once from two
 // threads, and prints its seed; ATTND_MIX_SEED repeats it.
@@ -54,6 +55,12 @@ std::vector<Kind> Kinds() {
   kinds.back().group.set_window_tokens(192);
   kinds.push_back({"favor_window", LinearGroup(kShape, v1::FAVOR_POSITIVE)});
   kinds.back().group.set_window_tokens(256);
+  kinds.push_back({"kde", KdeGroup(kShape)});
+  kinds.push_back({"kde_budget", KdeGroup(kShape)});
+  kinds.back().group.mutable_kde()->mutable_accuracy()->set_max_keys(100);
+  kinds.push_back({"kde_index", KdeGroup(kShape, v1::KdeConfig::INDEX)});
+  kinds.push_back({"kde_certified", KdeGroup(kShape, v1::KdeConfig::CERTIFIED)});
+  kinds.back().group.mutable_kde()->mutable_accuracy()->set_max_keys(200);
   kinds.push_back({"mamba2", GatedGroup(kShape, v1::UpdateRule::PER_TOKEN)});
   kinds.push_back({"gla", GatedGroup(kShape, v1::UpdateRule::PER_FEATURE)});
   kinds.push_back({"delta", GatedGroup(kShape, v1::UpdateRule::NONE, true)});
@@ -146,6 +153,7 @@ class Mixed {
   void Begin() {
     session_.emplace(stub_, kind_.name, ConfigOf({kind_.group}));
     model_.emplace(kind_.group, pool_, maps_);
+    if (kind_.group.has_kde()) exact_.emplace(ExactGroup(kShape), pool_, maps_);
     append_.reset();
     step_.reset();
   }
@@ -163,33 +171,102 @@ class Mixed {
     const auto reply = session_->Append(*append_);
     ASSERT_TRUE(Succeeded(reply.status));
     EXPECT_FALSE(reply->replayed());
+    Grow(count);
+  }
+
+  void Grow(std::int64_t count) {
     model_->Append(count);
+    if (exact_) exact_->Append(count);
+  }
+
+  // What a message asks for, of sessions that estimate.
+  template <class Request>
+  void AskForEstimates(Request& request) {
+    if (!exact_) return;
+    request.mutable_options()->set_estimates(draw(0, 1) == 0);
+    if (draw(0, 1) == 0) return;
+    request.mutable_accuracy()->set_target_error(0.001 * static_cast<double>(draw(1, 500)));
+    request.mutable_accuracy()->set_max_keys(draw(1, kPool));
+  }
+
+  template <class Request>
+  static engine::Accuracy AccuracyOf(const Request& request) {
+    return {request.accuracy().target_error(), request.accuracy().max_keys()};
+  }
+
+  // Takes the model's answer to the same message, and the exact one of sessions that estimate.
+  void Compare(const v1::Answer& answer, const std::string& model, const std::string& exact,
+               const char* what) {
+    EXPECT_EQ(answer.outputs().data() == model, true) << what;
+    if (!answer.has_estimates()) return;
+    const auto floats = [](const std::string& bytes) {
+      v1::Tensor tensor;
+      tensor.set_dtype(v1::F32);
+      tensor.set_data(bytes);
+      return Floats(tensor);
+    };
+    const std::vector<float> estimated = floats(model);
+    const std::vector<float> truth = floats(exact);
+    const std::string& paths = answer.estimates().paths();
+    ASSERT_EQ(paths.size() * kShape.value_dim, truth.size());
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      if (paths[i / kShape.value_dim] != v1::ANSWER_PATH_EXACT) continue;
+      EXPECT_NEAR(estimated[i], truth[i], 1e-5F) << what << ", a row on the exact path";
+    }
+  }
+
+  v1::StepRequest StepOf(std::int64_t count) {
+    v1::StepRequest request = session_->StepOf(pool_, queries_, model_->position(), count);
+    AskForEstimates(request);
+    return request;
+  }
+
+  struct Outputs {
+    std::string model;
+    std::string exact;  // of sessions that estimate
+  };
+  Outputs StepModels(const v1::StepRequest& request) {
+    const std::int64_t count = request.queries().shape(0);
+    const float* queries = query(model_->position());
+    Outputs outputs;
+    if (exact_) outputs.exact = exact_->Step(queries, count);
+    outputs.model = model_->Step(queries, count, AccuracyOf(request));
+    return outputs;
+  }
+  Outputs AttendModels(const v1::AttendRequest& request, std::int64_t first) const {
+    const std::int64_t count = request.queries().shape(0);
+    Outputs outputs;
+    if (exact_) outputs.exact = exact_->Attend(query(first), count, first);
+    outputs.model = model_->Attend(query(first), count, first, AccuracyOf(request));
+    return outputs;
   }
 
   void Step() {
-    const std::int64_t count = Count();
-    step_ = session_->StepOf(pool_, queries_, model_->position(), count);
+    step_ = StepOf(Count());
     append_.reset();
     const auto reply = session_->Step(*step_);
     ASSERT_TRUE(Succeeded(reply.status));
-    step_outputs_ = model_->Step(query(model_->position()), count);
-    EXPECT_EQ(reply->answer().outputs().data() == step_outputs_, true) << "Step";
+    const Outputs outputs = StepModels(*step_);
+    step_outputs_ = outputs.model;
+    Compare(reply->answer(), outputs.model, outputs.exact, "Step");
     EXPECT_EQ(reply->position(), model_->position());
   }
 
   v1::AttendRequest AttendOf(std::int64_t first, std::int64_t count) {
     v1::AttendRequest request = session_->AttendOf(kShape, queries_, first, count);
     for (std::int64_t i = 0; i < count; ++i) request.add_query_positions(first + i);
+    AskForEstimates(request);
     return request;
   }
 
   void Attend() {
     const std::int64_t count = draw(1, 9);
     const std::int64_t first = draw(0, model_->position());
-    const auto reply = session_->Attend(AttendOf(first, count));
+    const v1::AttendRequest request = AttendOf(first, count);
+    const auto reply = session_->Attend(request);
     ASSERT_TRUE(Succeeded(reply.status));
-    EXPECT_EQ(reply->answer().outputs().data() == model_->Attend(query(first), count, first), true)
-        << "Attend";
+    const Outputs outputs = AttendModels(request, first);
+    Compare(reply->answer(), outputs.model, outputs.exact, "Attend");
     EXPECT_EQ(reply->position(), model_->position());
   }
 
@@ -254,7 +331,7 @@ class Mixed {
   void OnAStream() {
     const auto context = Context();
     const auto stream = stub_.Stream(context.get());
-    std::vector<std::string> expected;
+    std::vector<Outputs> expected;
     append_.reset();
     step_.reset();
     const std::int64_t messages = draw(1, 6);
@@ -265,27 +342,27 @@ class Mixed {
       switch (draw(0, 2)) {
         case 0:
           *request.mutable_append() = session_->AppendOf(pool_, position, count);
-          model_->Append(count);
+          Grow(count);
           expected.emplace_back();
           break;
         case 1:
-          *request.mutable_step() = session_->StepOf(pool_, queries_, position, count);
-          expected.push_back(model_->Step(query(position), count));
+          *request.mutable_step() = StepOf(count);
+          expected.push_back(StepModels(request.step()));
           break;
         default:
           *request.mutable_attend() = AttendOf(position, count);
-          expected.push_back(model_->Attend(query(position), count, position));
+          expected.push_back(AttendModels(request.attend(), position));
       }
       EXPECT_TRUE(stream->Write(request));
     }
     stream->WritesDone();
     v1::StreamResponse response;
-    for (const std::string& outputs : expected) {
+    for (const Outputs& outputs : expected) {
       ASSERT_TRUE(stream->Read(&response));
       EXPECT_EQ(response.status().code(), 0) << response.status().message();
       const v1::Answer& answer =
           response.has_step() ? response.step().answer() : response.attend().answer();
-      EXPECT_EQ(answer.outputs().data() == outputs, true) << "on a stream";
+      Compare(answer, outputs.model, outputs.exact, "on a stream");
     }
     EXPECT_TRUE(Succeeded(stream->Finish()));
   }
@@ -299,6 +376,7 @@ class Mixed {
   const std::vector<float> queries_;
   std::optional<TestSession> session_;
   std::optional<Model> model_;
+  std::optional<Model> exact_;  // the same tokens, of sessions that estimate
   // The last mutation, if it was one of these.
   std::optional<v1::AppendRequest> append_;
   std::optional<v1::StepRequest> step_;

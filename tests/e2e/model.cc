@@ -48,23 +48,27 @@ std::string Model::Run(const engine::QueryGroup& group) const {
   return bytes;
 }
 
-std::string Model::Attend(const float* queries, std::int64_t count, std::int64_t first) const {
+std::string Model::Attend(const float* queries, std::int64_t count, std::int64_t first,
+                          const engine::Accuracy& accuracy) const {
   std::string bytes;
   // One at a time: what else is asked must not matter.
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t stands = first + i;
-    bytes +=
-        Run(engine::AttendGroup(*state_, queries + i * engine_->shape().query_row(), 1, &stands));
+    engine::QueryGroup group =
+        engine::AttendGroup(*state_, queries + i * engine_->shape().query_row(), 1, &stands);
+    group.accuracy = accuracy;
+    bytes += Run(group);
   }
   return bytes;
 }
 
-std::string Model::Step(const float* queries, std::int64_t count) {
+std::string Model::Step(const float* queries, std::int64_t count,
+                        const engine::Accuracy& accuracy) {
   std::string bytes;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t stands = position();
     Append(1);
-    bytes += Attend(queries + i * engine_->shape().query_row(), 1, stands);
+    bytes += Attend(queries + i * engine_->shape().query_row(), 1, stands, accuracy);
   }
   return bytes;
 }

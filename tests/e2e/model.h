@@ -30,9 +30,11 @@ class Model {
   // The next `count` tokens of the pool.
   void Append(std::int64_t count);
   // Outputs of queries over all tokens, as bytes; the queries stand at positions `first` and on.
-  std::string Attend(const float* queries, std::int64_t count, std::int64_t first) const;
+  // `accuracy` is what engines that estimate are asked for.
+  std::string Attend(const float* queries, std::int64_t count, std::int64_t first,
+                     const engine::Accuracy& accuracy = {}) const;
   // Appends the next `count` tokens one by one and answers each one's query.
-  std::string Step(const float* queries, std::int64_t count);
+  std::string Step(const float* queries, std::int64_t count, const engine::Accuracy& accuracy = {});
 
  private:
   std::string Run(const engine::QueryGroup& group) const;

@@ -255,7 +255,7 @@ TEST_F(SessionCalls, TheServerTellsItsLimits) {
   EXPECT_FALSE(info.version().empty());
   EXPECT_GE(info.numerics_version(), 1);
   EXPECT_EQ(info.workers(), options.workers);
-  EXPECT_EQ(info.engines_size(), 2);
+  EXPECT_EQ(info.engines_size(), 3);
   // All of the contract, but for the unspecified one.
   EXPECT_EQ(info.feature_maps_size(), v1::FeatureMapKind_descriptor()->value_count() - 1);
   EXPECT_EQ(info.limits().max_message_bytes(), options.max_message_bytes);

@@ -57,6 +57,22 @@ TEST(MakeEngineTest, WindowsThatCannotBeAreRefusedByName) {
   }
 }
 
+TEST(MakeEngineTest, KdeHasFourModesAndRefusesAccuraciesByName) {
+  const auto refusal = [](const KdeConfig& config) {
+    const auto engine = MakeEngine({.shape = {1, 1, 8, 8, 1.0F}, .kind = config});
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(engine.status().message());
+  };
+  EXPECT_EQ(refusal({.accuracy = {.target_error = -0.5}}),
+            "kde.accuracy.target_error is -0.5; it must be at least 0 and finite");
+  EXPECT_EQ(refusal({.accuracy = {.max_keys = -1}}),
+            "kde.accuracy.max_keys is -1; it must be at least 0");
+  for (const auto mode : {KdeConfig::Mode::kAuto, KdeConfig::Mode::kIndex,
+                          KdeConfig::Mode::kCertified, KdeConfig::Mode::kPaper}) {
+    EXPECT_TRUE(MakeEngine({.shape = {1, 1, 8, 8, 1.0F}, .kind = KdeConfig{.mode = mode}}).ok());
+  }
+}
+
 TEST(MakeEngineTest, MakesTheEngineThatIsAskedFor) {
   const LayerShape shape = {2, 4, 8, 16, 0.5F};
   const auto exact = MakeEngine({.shape = shape, .kind = ExactConfig{DataType::kBf16}});

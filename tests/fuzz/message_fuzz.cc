@@ -1,5 +1,5 @@
-// A row of StreamRequest messages, each behind its length in two bytes, at a session of one exact
-// and one linear layer.
+// A row of StreamRequest messages, each behind its length in two bytes, at a session with layers of
+// all engines.
 //
 // Half of the messages are sent to the session and its generation whatever they say, or nothing
 // would get past these two checks. What must hold: each is answered once, a mutation that failed
@@ -60,6 +60,10 @@ SessionPlan Plan(const Options& options) {
     rule.mutable_update()->set_decay(decay);
     rule.mutable_update()->set_delta(decay == v1::UpdateRule::PER_TOKEN);
   }
+  v1::LayerGroup& kde = *config.add_layer_groups();
+  kde.set_key_dim(2);
+  kde.set_query_heads(2);
+  kde.mutable_kde();
   return *PlanSession(config, options);
 }
 

@@ -30,6 +30,8 @@ LayerGroup Group(EngineKind kind, v1::FeatureMapKind map = v1::ELU_PLUS_ONE) {
   group.set_value_dim(5);
   if (kind == EngineKind::kExact) {
     group.mutable_exact();
+  } else if (kind == EngineKind::kKde) {
+    group.mutable_kde()->mutable_accuracy()->set_max_keys(1000);
   } else {
     group.mutable_linear()->mutable_feature_map()->set_kind(map);
   }
@@ -41,7 +43,7 @@ LayerGroup Group(EngineKind kind, v1::FeatureMapKind map = v1::ELU_PLUS_ONE) {
 // Every combination of what an engine offers.
 std::vector<AnswerSpec> AllSpecs() {
   std::vector<AnswerSpec> specs;
-  for (const EngineKind kind : {EngineKind::kExact, EngineKind::kLinear}) {
+  for (const EngineKind kind : {EngineKind::kExact, EngineKind::kLinear, EngineKind::kKde}) {
     const LayerGroup group = Group(kind);
     for (const v1::DataType type : {v1::F32, v1::F16, v1::BF16}) {
       for (int bits = 0; bits < 16; ++bits) {
@@ -50,7 +52,8 @@ std::vector<AnswerSpec> AllSpecs() {
         options.set_flags((bits & 1) != 0);
         options.set_partials((bits & 2) != 0);
         options.set_denominators(kind == EngineKind::kLinear && (bits & 4) != 0);
-        options.set_top_k(kind == EngineKind::kExact ? bits / 4 * 21 : 0);
+        options.set_top_k(kind != EngineKind::kLinear ? bits / 4 * 21 : 0);
+        options.set_estimates(kind == EngineKind::kKde && (bits & 1) == 0);
         const auto spec = PlanAnswer(options, group);
         EXPECT_TRUE(spec.ok()) << spec.status();
         specs.push_back(*spec);
@@ -69,6 +72,9 @@ std::int64_t EncodedBytes(const AnswerSpec& spec, std::int64_t queries) {
   if (spec.top_k > 0) {
     std::fill_n(view.top_positions, queries * spec.shape.query_heads * spec.top_k,
                 std::int64_t{-1});
+  }
+  if (spec.estimates) {
+    std::fill_n(view.estimates.keys_evaluated, queries * spec.shape.query_heads, std::int64_t{-1});
   }
   EXPECT_TRUE(builder.Finish().ok());
   return static_cast<std::int64_t>(answer.ByteSizeLong());
@@ -120,6 +126,11 @@ TEST(WorkBytes, CountsTheAnswerThePlanAndWhatIsConverted) {
   EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + 4 * kQueries);
   spec.output_type = engine::DataType::kF16;
   EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries);
+  spec.approximate = true;
+  EXPECT_EQ(WorkBytes(spec, queries, 777),
+            AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries + 60 * kEstimateWorkBytes);
+  spec.estimates = true;
+  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries);
 }
 
 TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {
@@ -142,6 +153,32 @@ TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {
   EXPECT_EQ(refusal(EngineKind::kExact,
                     [](v1::AnswerOptions& o) { o.set_output_dtype(static_cast<v1::DataType>(9)); }),
             "BAD_TENSOR: options.output_dtype is 9; it must be F32, F16 or BF16");
+  EXPECT_EQ(refusal(EngineKind::kExact, [](v1::AnswerOptions& o) { o.set_estimates(true); }),
+            "UNSUPPORTED: options.estimates is set; the layer's engine is exact, which does not "
+            "estimate: only kde does");
+  EXPECT_EQ(refusal(EngineKind::kKde, [](v1::AnswerOptions& o) { o.set_denominators(true); }),
+            "UNSUPPORTED: options.denominators is set; the layer's engine is kde, which has none; "
+            "its partials carry log_normalizers");
+}
+
+TEST(PlanAnswer, AnAccuracyIsForLayersThatEstimate) {
+  const v1::AnswerOptions options;
+  v1::Accuracy accuracy;
+  for (const EngineKind kind : {EngineKind::kExact, EngineKind::kLinear}) {
+    const absl::Status status = PlanAnswer(options, Group(kind), &accuracy).status();
+    EXPECT_EQ(ReasonOf(status), v1::UNSUPPORTED) << status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  }
+  const LayerGroup group = Group(EngineKind::kKde);
+  EXPECT_EQ(PlanAnswer(options, group)->accuracy.max_keys, 1000);
+  EXPECT_EQ(PlanAnswer(options, group)->accuracy.target_error, 0);
+  accuracy.set_target_error(0.25);
+  EXPECT_EQ(PlanAnswer(options, group, &accuracy)->accuracy.max_keys, 1000);
+  EXPECT_EQ(PlanAnswer(options, group, &accuracy)->accuracy.target_error, 0.25);
+  accuracy.set_max_keys(-1);
+  const absl::Status status = PlanAnswer(options, group, &accuracy).status();
+  EXPECT_EQ(ReasonOf(status), v1::INVALID_FIELD);
+  EXPECT_EQ(status.message(), "accuracy.max_keys is -1; it must be at least 0");
 }
 
 TEST(PlanAnswer, EfficientAttentionHasNoDenominatorsAndNothingToMerge) {
@@ -226,12 +263,12 @@ TEST(AnswerBuilder, AViewBeginsAtItsQuery) {
     if (spec.flags) {
       EXPECT_EQ(third.flags - all.flags, 2 * heads);
     }
-    const bool exact = spec.engine == EngineKind::kExact;
-    EXPECT_EQ(all.log_normalizers != nullptr, spec.partials && exact);
-    if (spec.partials && exact) {
+    const bool softmax = spec.engine != EngineKind::kLinear;
+    EXPECT_EQ(all.log_normalizers != nullptr, spec.partials && softmax);
+    if (spec.partials && softmax) {
       EXPECT_EQ(third.log_normalizers - all.log_normalizers, 2 * heads);
     }
-    EXPECT_EQ(all.numerators != nullptr, spec.partials && !exact);
+    EXPECT_EQ(all.numerators != nullptr, spec.partials && !softmax);
     if (all.numerators != nullptr) {
       EXPECT_EQ(third.numerators - all.numerators, 2 * spec.shape.output_row());
       EXPECT_EQ(third.denominators - all.denominators, 2 * heads);
@@ -241,6 +278,13 @@ TEST(AnswerBuilder, AViewBeginsAtItsQuery) {
       EXPECT_EQ(third.top_positions - all.top_positions, 2 * heads * spec.top_k);
       EXPECT_EQ(third.top_weights - all.top_weights, 2 * heads * spec.top_k);
     }
+    EXPECT_EQ(answer.has_estimates(), spec.estimates);
+    // For the metrics, whether they are sent or not.
+    EXPECT_EQ(all.estimates.errors != nullptr, spec.engine == EngineKind::kKde);
+    if (spec.engine == EngineKind::kKde) {
+      EXPECT_EQ(third.estimates.errors - all.estimates.errors, 2 * heads);
+    }
+    EXPECT_EQ(all.estimates.exact_masses != nullptr, spec.estimates);
   }
 }
 

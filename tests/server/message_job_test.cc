@@ -40,15 +40,15 @@ using Next = Job::Next;
 
 class MessageJobTest : public SessionFixture {
  protected:
-  // A call of layer 0 that notes its answers.
-  Call MakeCall(CallKind kind = CallKind::kAppend) {
+  // A call that notes its answers.
+  Call MakeCall(CallKind kind = CallKind::kAppend, std::int64_t layer = 0) {
     origin_.arrival_nanos = clock_.MonotonicNanos();
     origin_.cancellation = cancellation_;
     return {services_,
             origin_,
             kind,
             session_,
-            0,
+            layer,
             *admission_.Admit(100),
             [this](const absl::Status& status, Admission::Ticket /*ticket*/) {
               answers_.push_back(status);
@@ -253,14 +253,15 @@ class MessageJobs : public MessageJobTest {
   LayerSlice Slice(const v1::LayerTokens& tokens) const {
     return *CheckTokens(*session_, tokens, "tokens");
   }
-  // Every kind of output.
-  AnswerSpec Spec() const {
+  // Every kind of output that the layer has.
+  AnswerSpec Spec(std::int64_t layer = 0) const {
     v1::AnswerOptions options;
     options.set_output_dtype(v1::F16);
     options.set_flags(true);
     options.set_partials(true);
     options.set_top_k(2);
-    return *PlanAnswer(options, session_->group(0));
+    options.set_estimates(session_->engine(layer).approximate());
+    return *PlanAnswer(options, session_->group(layer));
   }
 
 #ifndef ATTND_SANITIZED  // a sanitizer has its own operator new
@@ -351,6 +352,31 @@ TEST_F(MessageJobs, AStepThatRunsOutOfMemoryPublishesNothing) {
           EXPECT_EQ(response.answer().outputs().shape(0), 10);
         }
       });
+}
+
+TEST_F(MessageJobs, AStepOfEstimatesThatRunsOutOfMemoryPublishesNothing) {
+  constexpr std::int32_t kKde = 3;
+  v1::LayerTokens tokens;
+  const v1::Tensor queries = Tensor(10, 1);
+  for (const bool sent : {true, false}) {
+    v1::StepResponse response;
+    FailEachAllocation(
+        [&]() -> std::unique_ptr<Job> {
+          tokens = Tokens(kKde, 10);
+          response.Clear();
+          AnswerSpec spec = Spec(kKde);
+          spec.estimates = sent;
+          return std::make_unique<StepJob>(MakeCall(CallKind::kStep, kKde), Slice(tokens),
+                                           *CheckRows(queries, "queries", 1, kDim), spec, kReserved,
+                                           response);
+        },
+        [&](bool published) {
+          EXPECT_EQ(session_->position(kKde), published ? 10 : 0);
+          if (published) {
+            EXPECT_EQ(response.answer().estimates().paths().size(), sent ? 10U : 0U);
+          }
+        });
+  }
 }
 
 TEST_F(MessageJobs, AnAttendThatRunsOutOfMemorySaysSo) {

@@ -122,6 +122,10 @@ TEST(MetricsTest, HasExactlyTheDocumentedFamilies) {
       {"attnd_stage_seconds", "histogram"},
       {"attnd_tokens_appended_total", "counter"},
       {"attnd_queries_total", "counter"},
+      {"attnd_kde_answers_total", "counter"},
+      {"attnd_kde_calibrated_total", "counter"},
+      {"attnd_kde_keys_evaluated", "histogram"},
+      {"attnd_kde_stated_error", "histogram"},
       {"attnd_rejected_total", "counter"},
       {"attnd_sessions_created_total", "counter"},
       {"attnd_sessions_closed_total", "counter"},
@@ -172,10 +176,11 @@ TEST(MetricsTest, EverySeriesIsThereWithZeroFromTheStart) {
   EXPECT_EQ(page.Count("grpc_server_started_total"), 11U);
   EXPECT_EQ(page.Count("grpc_server_handled_total"), 11U * 17U);
   EXPECT_EQ(page.Count("grpc_server_handling_seconds_count"), 11U);
-  EXPECT_EQ(page.Count("attnd_message_seconds_count"), 3U * 2U * 2U);
-  EXPECT_EQ(page.Count("attnd_stage_seconds_count"), 4U * 2U);
-  EXPECT_EQ(page.Count("attnd_tokens_appended_total"), 2U);
-  EXPECT_EQ(page.Count("attnd_queries_total"), 2U);
+  EXPECT_EQ(page.Count("attnd_message_seconds_count"), 3U * 2U * 3U);
+  EXPECT_EQ(page.Count("attnd_stage_seconds_count"), 4U * 3U);
+  EXPECT_EQ(page.Count("attnd_tokens_appended_total"), 3U);
+  EXPECT_EQ(page.Count("attnd_queries_total"), 3U);
+  EXPECT_EQ(page.Count("attnd_kde_answers_total"), 4U);
   EXPECT_EQ(page.Count("attnd_rejected_total"), 8U);
   EXPECT_EQ(page.Count("attnd_sessions_created_total"), 1U);
   EXPECT_EQ(page.Count("attnd_sessions_closed_total"), 2U);
@@ -319,6 +324,36 @@ TEST(MetricsTest, CountersCount) {
   EXPECT_EQ(page["attnd_sessions_created_total"], 1);
   EXPECT_EQ(page["attnd_sessions_closed_total{reason=\"expired\"}"], 1);
   EXPECT_EQ(page["attnd_sessions_closed_total{reason=\"deleted\"}"], 0);
+}
+
+TEST(MetricsTest, EstimatesAreCountedByTheRow) {
+  Metrics metrics(kBuild);
+  std::vector<float> errors = {0.0F, 0.03F, 0.003F, INFINITY};
+  std::vector<std::int64_t> keys = {5000, 64, 65, 0};
+  std::vector<std::uint8_t> paths = {0, 1, 2, 1};
+  std::vector<std::uint8_t> calibrated = {1, 1, 0, 0};
+  engine::EstimateView view;
+  view.errors = errors.data();
+  view.keys_evaluated = keys.data();
+  view.paths = paths.data();
+  view.calibrated = calibrated.data();
+  metrics.AddEstimates(view, 4);
+  metrics.AddEstimates(view, 1);
+  const Page page(metrics.Expose());
+  EXPECT_EQ(page["attnd_kde_answers_total{path=\"exact\"}"], 2);
+  EXPECT_EQ(page["attnd_kde_answers_total{path=\"index\"}"], 2);
+  EXPECT_EQ(page["attnd_kde_answers_total{path=\"certified\"}"], 1);
+  EXPECT_EQ(page["attnd_kde_answers_total{path=\"paper\"}"], 0);
+  EXPECT_EQ(page["attnd_kde_calibrated_total"], 3);
+  EXPECT_EQ(page["attnd_kde_keys_evaluated_count"], 5);
+  EXPECT_EQ(page["attnd_kde_keys_evaluated_sum"], 10129);
+  EXPECT_EQ(page["attnd_kde_keys_evaluated_bucket{le=\"64\"}"], 2) << "bounds belong to buckets";
+  EXPECT_EQ(page["attnd_kde_keys_evaluated_bucket{le=\"256\"}"], 3);
+  EXPECT_EQ(page["attnd_kde_stated_error_count"], 3) << "of rows that were estimated";
+  EXPECT_NEAR(page["attnd_kde_stated_error_sum"], 0.033, 1e-6) << "an infinity spoils no sum";
+  EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"0.005\"}"], 1);
+  EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"0.05\"}"], 2);
+  EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"1\"}"], 2);
 }
 
 TEST(MetricsTest, GaugesAreReadAtCollection) {

@@ -27,6 +27,13 @@ v1::SessionConfig Linear() {
   return config;
 }
 
+v1::SessionConfig Kde() {
+  v1::SessionConfig config;
+  config.add_layer_groups()->mutable_kde();
+  config.mutable_layer_groups(0)->set_key_dim(16);
+  return config;
+}
+
 TEST(SessionConfig, FieldsOutOfRangeAreRefusedByName) {
   using Config = v1::SessionConfig;
   struct Case {
@@ -118,6 +125,19 @@ TEST(SessionConfig, FieldsOutOfRangeAreRefusedByName) {
        v1::INVALID_FIELD, "epsilon"},
       {Linear(), [&](Config& c) { group(c)->mutable_linear()->mutable_guard()->set_epsilon(kNan); },
        v1::INVALID_FIELD, "epsilon"},
+      {Kde(), [&](Config& c) { group(c)->set_window_tokens(64); }, v1::INVALID_FIELD,
+       "window_tokens is 64; it must be 0 for kde"},
+      {Kde(),
+       [&](Config& c) { group(c)->mutable_kde()->set_mode(static_cast<v1::KdeConfig::Mode>(9)); },
+       v1::INVALID_FIELD,
+       "layer_groups[0].kde.mode is 9; it must be AUTO, INDEX, CERTIFIED or PAPER"},
+      {Kde(),
+       [&](Config& c) { group(c)->mutable_kde()->mutable_accuracy()->set_target_error(kNan); },
+       v1::INVALID_FIELD, "layer_groups[0].kde.accuracy.target_error is nan"},
+      {Kde(), [&](Config& c) { group(c)->mutable_kde()->mutable_accuracy()->set_target_error(-1); },
+       v1::INVALID_FIELD, "target_error is -1; it must be at least 0 and finite"},
+      {Kde(), [&](Config& c) { group(c)->mutable_kde()->mutable_accuracy()->set_max_keys(-1); },
+       v1::INVALID_FIELD, "layer_groups[0].kde.accuracy.max_keys is -1; it must be at least 0"},
       {Exact(), [](Config& c) { c.mutable_time_to_live(); }, v1::INVALID_FIELD, "time_to_live"},
       {Exact(),
        [](Config& c) {
@@ -179,6 +199,34 @@ TEST(SessionConfig, IdentityLeavesOutMutableFieldsAndDefaultsThatAreWrittenOut) 
   config = Exact();
   config.mutable_layer_groups(0)->set_scale(1);
   EXPECT_NE(PlanSession(config, options)->identity, identity);
+}
+
+TEST(SessionConfig, DefaultsOfKdeAreWrittenOut) {
+  const Options options;
+  const auto plan = PlanSession(Kde(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const v1::LayerGroup& group = plan->config.layer_groups(0);
+  EXPECT_EQ(group.kde().mode(), v1::KdeConfig::AUTO);
+  EXPECT_EQ(group.kde().accuracy().target_error(), 0.05);
+  EXPECT_EQ(group.kde().accuracy().max_keys(), 0);
+  EXPECT_EQ(group.scale(), 0.25F) << "softmax, as exact";
+  EXPECT_EQ(plan->groups[0].kind, EngineKind::kKde);
+  EXPECT_EQ(plan->groups[0].accuracy.target_error, 0.05);
+  EXPECT_FALSE(plan->groups[0].whole_batch);
+  EXPECT_EQ(PlanSession(plan->config, options)->identity, plan->identity);
+
+  v1::SessionConfig config = Kde();
+  v1::Accuracy& accuracy = *config.mutable_layer_groups(0)->mutable_kde()->mutable_accuracy();
+  accuracy.set_target_error(-0.0);
+  EXPECT_EQ(PlanSession(config, options)->identity, plan->identity);
+  accuracy.set_max_keys(100);
+  const auto budget = PlanSession(config, options);
+  EXPECT_EQ(budget->groups[0].accuracy.target_error, 0) << "a budget alone has no target";
+  EXPECT_EQ(budget->groups[0].accuracy.max_keys, 100);
+  EXPECT_NE(budget->identity, plan->identity);
+  config = Kde();
+  config.set_seed(1);
+  EXPECT_NE(PlanSession(config, options)->identity, plan->identity);
 }
 
 TEST(SessionConfig, ATimeToLiveIsClampedToTheLongest) {

@@ -26,7 +26,7 @@ class SessionFixture : public ::testing::Test {
   // Jobs that a failed test has left behind must not outlive what they refer to.
   ~SessionFixture() override { scheduler_.Stop(); }
 
-  // Two exact layers, then one linear one.
+  // Two exact layers, then one linear one and one of kde.
   SessionPlan Plan(absl::Duration time_to_live = absl::Seconds(60)) const {
     v1::SessionConfig config;
     v1::LayerGroup& exact = *config.add_layer_groups();
@@ -36,6 +36,9 @@ class SessionFixture : public ::testing::Test {
     v1::LayerGroup& linear = *config.add_layer_groups();
     linear.set_key_dim(kDim);
     linear.mutable_linear()->mutable_feature_map()->set_kind(v1::ELU_PLUS_ONE);
+    v1::LayerGroup& kde = *config.add_layer_groups();
+    kde.set_key_dim(kDim);
+    kde.mutable_kde();
     *config.mutable_time_to_live() = ToProto(time_to_live);
     auto plan = PlanSession(config, options_);
     EXPECT_TRUE(plan.ok()) << plan.status();

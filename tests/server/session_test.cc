@@ -148,9 +148,11 @@ TEST_F(SessionPublish, LayersOfAMessageChangeTogetherAndReadersKeepWhatTheyTook)
   EXPECT_EQ(described.position(), 0) << "the smallest";
   EXPECT_EQ(std::vector<std::int64_t>(described.layer_positions().begin(),
                                       described.layer_positions().end()),
-            (std::vector<std::int64_t>{3, 0, 70}));
-  EXPECT_EQ(session->PositionMetadata(),
-            (ErrorMetadata{{"position.0", "3"}, {"position.1", "0"}, {"position.2", "70"}}));
+            (std::vector<std::int64_t>{3, 0, 70, 0}));
+  EXPECT_EQ(
+      session->PositionMetadata(),
+      (ErrorMetadata{
+          {"position.0", "3"}, {"position.1", "0"}, {"position.2", "70"}, {"position.3", "0"}}));
 }
 
 TEST_F(SessionPublish, BytesAreThoseOfTheLayersTheLogAndTheKeptAnswers) {

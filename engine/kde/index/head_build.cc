@@ -1,0 +1,260 @@
+#include "engine/kde/index/head_build.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <span>
+
+#include "engine/kde/index/leaf_assignment.h"
+#include "engine/simd/maps.h"
+#include "engine/simd/nearest.h"
+#include "engine/simd/transpose.h"
+
+namespace attnd::engine {
+namespace {
+
+constexpr std::int64_t kReassignments = 2;
+
+// Of the centre's products with keys.
+constexpr double kMostTilt = 1.0;
+
+// Squares of larger components leave f32: such keys stay in their order, and their leaves are read.
+constexpr float kMostComponent = 1e15F;
+
+// What the stages cost, in nanoseconds per key of 128 components (Zen 4), to share the work out.
+constexpr double kGatherCost = 200.0;
+constexpr double kBisectCost = 60.0;   // and level
+constexpr double kReassignCost = 2.0;  // and leaf of the group
+constexpr double kLeafCost = 400.0;
+constexpr double kMetricCost = 500.0;
+constexpr double kSlopeCost = 300.0;
+constexpr double kCalibrateCost = 500.0;
+
+std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+HeadBuild::HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head,
+                     float scale)
+    : layout_(layout), input_(input), head_(head), scale_(scale), values_seen_(layout.value_dim) {}
+
+std::int64_t HeadBuild::WorkBytes(const BlockLayout& layout, std::int64_t tokens) {
+  // Rows, pointers to values, tokens and order; a bisection's projections come before calibration.
+  const std::int64_t per_key =
+      layout.key_dim * static_cast<std::int64_t>(sizeof(float)) + 8 + 4 + 4 + 8;
+  // 64 queries: six numbers per leaf, and the sums of their bands.
+  const std::int64_t calibration = 64 * (tokens / kBlockTokens + kBlockTokens) * 24 +
+                                   64 * (kThresholds + 1) * 2 * (layout.padded_value_dim + 2) * 8;
+  return tokens * per_key + calibration;
+}
+
+void HeadBuild::Advance(double cost, std::int64_t steps, Stage next) {
+  done_cost_ += cost / static_cast<double>(std::max(steps, std::int64_t{1}));
+  if (++step_ < steps) return;
+  step_ = 0;
+  stage_ = next;
+}
+
+// One block's or leaf's keys, turned back into rows; rows[j] < 0: none.
+void HeadBuild::GatherBlock(const BlockView<float>& block, const std::int32_t* rows,
+                            Scratch& scratch) {
+  const Scratch::Frame frame(scratch);
+  float* turned = scratch.Take(kBlockTokens * kBlockTokens);
+  for (std::int64_t c = 0; c < layout_.key_dim; c += kBlockTokens) {
+    const std::int64_t width = std::min(kBlockTokens, layout_.key_dim - c);
+    TransposeKeys(block.keys_t + c * kBlockTokens, kBlockTokens, width, kBlockTokens, turned);
+    for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+      if (rows[j] < 0) continue;
+      std::copy_n(turned + j * kBlockTokens, width, keys_.data() + rows[j] * layout_.key_dim + c);
+    }
+  }
+  for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+    if (rows[j] >= 0) values_[Index(rows[j])] = block.values + j * layout_.padded_value_dim;
+  }
+}
+
+void HeadBuild::Gather(Scratch& scratch) {
+  const std::int64_t count = input_.CountKeys();
+  index_ = std::make_unique<HeadIndex>(layout_, input_.span.tokens, count);
+  keys_.resize(Index(count * layout_.key_dim));
+  values_.resize(Index(count));
+  tokens_.resize(Index(count));
+  std::int32_t row = 0;
+  std::vector<std::int32_t> rows;
+  for (const auto& piece : input_.spans) {
+    const HeadIndex& from = *piece->heads[Index(head_)];
+    const std::int64_t offset = piece->span.first - input_.span.first;
+    rows.assign(Index(from.leaves() * kBlockTokens), -1);
+    for (std::int64_t token = 0; token < from.tokens(); ++token) {
+      const std::int32_t place = from.place(token);
+      if (place < 0) continue;
+      tokens_[Index(row)] = static_cast<std::int32_t>(offset + token);
+      rows[Index(place)] = row++;
+    }
+    for (std::int64_t leaf = 0; leaf < from.leaves(); ++leaf) {
+      GatherBlock(from.leaf(leaf), rows.data() + leaf * kBlockTokens, scratch);
+    }
+  }
+  rows.resize(Index(kBlockTokens));
+  for (const auto& block : input_.blocks) {
+    for (std::int64_t j = 0; j < kBlockTokens; ++j) {
+      const bool valid = ((block->valid >> j) & 1U) != 0;
+      if (valid) {
+        tokens_[Index(row)] = static_cast<std::int32_t>(block->first + j - input_.span.first);
+      }
+      rows[Index(j)] = valid ? row++ : -1;
+    }
+    GatherBlock(block->view(layout_, head_), rows.data(), scratch);
+  }
+  order_.resize(Index(count));
+  std::iota(order_.begin(), order_.end(), 0);
+  PlanCosts();
+}
+
+void HeadBuild::PlanCosts() {
+  const auto keys = static_cast<double>(index_->keys());
+  const auto leaves = static_cast<double>(index_->leaves());
+  const double group = std::min(leaves, static_cast<double>(kGroupLeaves));
+  total_cost_ =
+      1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
+                    static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
+                    kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost);
+}
+
+void HeadBuild::Reassign(Scratch& scratch) {
+  const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
+  const std::int64_t first = step_ % groups * kGroupKeys;
+  const std::int64_t count = std::min(kGroupKeys, index_->keys() - first);
+  ReassignLeaves({keys_.data(), index_->keys(), layout_.key_dim},
+                 std::span(order_).subspan(Index(first), Index(count)), scratch);
+}
+
+// The centre is the mean of the keys as queries, in f64, but so short that its products with keys
+// deviate by kMostTilt at most: one giant key would else decide it, and about a centre far from all
+// queries a leaf's weights tell of the wrong keys. Zero where squares of keys leave f32.
+void HeadBuild::BeginMetric(bool fits) {
+  if (!is_main()) {
+    index_->ShareMetric(input_.lender->heads[Index(head_)]->metric(), /*own=*/false);
+    return;
+  }
+  if (!LeafMetric::Enough(layout_, index_->keys())) return;
+  const auto n = static_cast<double>(index_->keys());
+  std::vector<double> sums(Index(layout_.key_dim));
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const float* key = keys_.data() + i * layout_.key_dim;
+    for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += static_cast<double>(key[c]);
+  }
+  std::vector<float> centre;
+  for (const double sum : sums) {
+    centre.push_back(static_cast<float>(sum / n * static_cast<double>(scale_)));
+  }
+  double sum = 0.0;
+  double square = 0.0;
+  for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
+    const auto product = static_cast<double>(
+        Dot(centre.data(), keys_.data() + i * layout_.key_dim, layout_.key_dim));
+    sum += product;
+    square += product * product;
+  }
+  const double deviation = std::sqrt(std::max(square / n - sum / n * (sum / n), 0.0));
+  const double shrink = deviation > kMostTilt ? kMostTilt / deviation : 1.0;
+  for (float& component : centre) {
+    component = static_cast<float>(static_cast<double>(component) * shrink);
+  }
+  if (!AllFinite(centre.data(), layout_.key_dim)) std::fill(centre.begin(), centre.end(), 0.0F);
+  metric_ = std::make_shared<LeafMetric>(layout_, centre.data());
+  index_->ShareMetric(metric_, /*own=*/true);
+}
+
+void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
+  HeadIndex& index = *index_;
+  const std::int64_t first = leaf * kBlockTokens;
+  const std::int64_t count = std::min(kBlockTokens, index.keys() - first);
+  const std::int32_t* rows = order_.data() + first;
+  float* keys_t = index.blocks() + leaf * layout_.elements();
+  float* values = keys_t + layout_.key_elements();
+  if (count < kBlockTokens) std::fill_n(keys_t, layout_.elements(), 0.0F);
+  const Scratch::Frame frame(scratch);
+  float* keys = scratch.Take(kBlockTokens * layout_.key_dim);
+  std::array<std::int32_t, kBlockTokens> tokens{};
+  for (std::int64_t j = 0; j < count; ++j) {
+    const std::int32_t row = rows[j];
+    std::copy_n(keys_.data() + row * layout_.key_dim, layout_.key_dim, keys + j * layout_.key_dim);
+    std::copy_n(values_[Index(row)], layout_.padded_value_dim,
+                values + j * layout_.padded_value_dim);
+    tokens[Index(j)] = tokens_[Index(row)];
+  }
+  TransposeKeys(keys, layout_.key_dim, count, layout_.key_dim, keys_t);
+  index.SetLeaf(leaf, {keys_t, values, FirstRows(count)}, tokens.data());
+  index.Summarize(leaf);
+}
+
+void HeadBuild::Step(Scratch& scratch) {
+  switch (stage_) {
+    case Stage::kGather: {
+      Gather(scratch);
+      const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
+      const auto keys = static_cast<double>(index_->keys());
+      if (index_->keys() > 0) BeginMetric(fits);
+      Stage next = fits ? Stage::kBisect : Stage::kLeaves;
+      if (index_->keys() == 0) next = Stage::kDone;
+      if (next == Stage::kBisect) {
+        bisection_.emplace(KeyRows{keys_.data(), index_->keys(), layout_.key_dim}, order_);
+      }
+      Advance(keys * kGatherCost, 1, next);
+      return;
+    }
+    case Stage::kBisect: {
+      bisection_->Step();
+      const double levels = std::log2(static_cast<double>(index_->leaves()) + 1.0);
+      Advance(static_cast<double>(index_->keys()) * kBisectCost * levels, bisection_->steps(),
+              Stage::kReassign);
+      return;
+    }
+    case Stage::kReassign: {
+      bisection_.reset();
+      Reassign(scratch);
+      const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
+      const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
+      Advance(static_cast<double>(kReassignments * index_->keys()) * kReassignCost * group,
+              kReassignments * groups, Stage::kLeaves);
+      return;
+    }
+    case Stage::kLeaves: {
+      WriteLeaf(step_, scratch);
+      values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
+                       index_->leaf(step_).valid);
+      const Stage next = metric_ != nullptr            ? Stage::kMetric
+                         : index_->metric() != nullptr ? Stage::kSlopes
+                                                       : Stage::kCalibrate;
+      Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(), next);
+      return;
+    }
+    case Stage::kMetric:
+      metric_->AddLeaf(index_->means(step_), scratch);
+      Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
+      if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
+      return;
+    case Stage::kSlopes:
+      index_->SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
+      Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(),
+              Stage::kCalibrate);
+      return;
+    case Stage::kCalibrate:
+      if (!calibration_) calibration_.emplace(*index_, scale_, scratch);
+      calibration_->ReadLeaf(scratch);
+      Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(), Stage::kDone);
+      if (stage_ == Stage::kCalibrate) return;
+      calibration_->LearnRatios(index_->ratios());
+      index_->SetErrors(
+          calibration_->Finish(static_cast<float>(values_seen_.Spread()), index_->ratios()));
+      calibration_.reset();
+      return;
+    case Stage::kDone:
+      return;
+  }
+}
+
+}  // namespace attnd::engine

@@ -1,0 +1,76 @@
+// Building the index of one span and kv-head, in steps: gather the keys, cut them in leaves, let
+// them change leaves, write the leaves with their summaries, and learn from the span's own keys how
+// good summaries are. A main span also learns what leaves have in common; others borrow that.
+//
+// A pure function of the tokens, whatever pieces they lay in before. Not thread-safe; a step may
+// throw std::bad_alloc, after which the build is to be dropped.
+#ifndef ATTND_ENGINE_KDE_INDEX_HEAD_BUILD_H_
+#define ATTND_ENGINE_KDE_INDEX_HEAD_BUILD_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/kde/index/bisection.h"
+#include "engine/kde/index/head_index.h"
+#include "engine/kde/index/index_span.h"
+#include "engine/kde/index/mass_calibration.h"
+#include "engine/kde/value_spread.h"
+#include "engine/scratch.h"
+
+namespace attnd::engine {
+
+class HeadBuild {
+ public:
+  // `input` outlives this. `scale`: of query rows.
+  HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head, float scale);
+
+  // Does the next step of a few hundred microseconds (but for reassigning large groups, 15 ms).
+  void Step(Scratch& scratch);
+  bool done() const { return stage_ == Stage::kDone; }
+  // How much of the work is done, 0 to 1.
+  double progress() const { return done_cost_ / total_cost_; }
+
+  std::unique_ptr<const HeadIndex> Take() { return std::move(index_); }
+
+  // Memory that a build takes beside the index it makes.
+  static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
+
+ private:
+  enum class Stage { kGather, kBisect, kReassign, kLeaves, kMetric, kSlopes, kCalibrate, kDone };
+
+  void PlanCosts();
+  void Gather(Scratch& scratch);
+  void GatherBlock(const BlockView<float>& block, const std::int32_t* rows, Scratch& scratch);
+  void Reassign(Scratch& scratch);
+  void BeginMetric(bool fits);
+  void WriteLeaf(std::int64_t leaf, Scratch& scratch);
+  bool is_main() const { return input_.lender == nullptr; }
+  void Advance(double cost, std::int64_t steps, Stage next);
+
+  const BlockLayout layout_;
+  const SpanInput& input_;
+  const std::int64_t head_;
+  const float scale_;
+  std::unique_ptr<HeadIndex> index_;
+
+  Stage stage_ = Stage::kGather;
+  std::int64_t step_ = 0;  // of the stage
+  double done_cost_ = 0.0;
+  double total_cost_ = 1.0;
+
+  std::vector<float> keys_;           // [keys, d_k] in the order of tokens
+  std::vector<const float*> values_;  // [keys] rows where they lie
+  std::vector<std::int32_t> tokens_;  // [keys]
+  std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
+  std::optional<Bisection> bisection_;
+  ValueSpread values_seen_;
+  std::shared_ptr<LeafMetric> metric_;  // that is being learned
+  std::optional<MassCalibration> calibration_;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_KDE_INDEX_HEAD_BUILD_H_

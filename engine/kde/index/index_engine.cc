@@ -1,0 +1,76 @@
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "engine/exact/segment.h"
+#include "engine/kde/index/index_plan.h"
+#include "engine/kde/index/index_span.h"
+#include "engine/kde/index/index_state.h"
+#include "engine/kde/index/upkeep_schedule.h"
+#include "engine/kde/kde_mode_engine.h"
+#include "engine/tensor.h"
+
+namespace attnd::engine {
+namespace {
+
+// In mode AUTO the index is not asked below this context, where building it costs more than it
+// saves, and rows that would read more than this share of the keys read all of them.
+constexpr std::int64_t kLeastAutoTokens = 4096;
+constexpr float kMostAutoShare = 0.3F;
+
+class IndexEngine final : public KdeModeEngine {
+ public:
+  using KdeModeEngine::KdeModeEngine;
+
+  std::shared_ptr<SealedState> NewState() const override {
+    return std::make_shared<IndexState>(shape());
+  }
+  std::shared_ptr<SealedState> Clone(const SealedState& state) const override {
+    return std::make_shared<IndexState>(static_cast<const IndexState&>(state));
+  }
+  absl::Status Seal(SealedState& state, std::int64_t /*sealed_tokens*/,
+                    std::span<const Block> blocks, Scratch& scratch) const override {
+    return static_cast<IndexState&>(state).Append(blocks, scratch);
+  }
+
+  std::unique_ptr<AttendPlan> NewPlan() const override {
+    const bool automatic = config().mode == KdeConfig::Mode::kAuto;
+    return std::make_unique<IndexPlan>(
+        shape(), config().accuracy,
+        automatic ? ExactRule{kLeastAutoTokens, kMostAutoShare} : ExactRule{});
+  }
+  std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
+                         std::int64_t top_k) const override {
+    return IndexPlan::Bytes(shape(), tokens, queries, top_k);
+  }
+
+  std::int64_t fixed_bytes() const override {
+    // A thousand tokens or so are raw blocks; they count as tokens.
+    return static_cast<std::int64_t>(sizeof(IndexState)) + Tail::Bytes(shape(), {}) +
+           shape().kv_heads * ValueSpread::Bytes(shape().value_dim);
+  }
+  // Of the smallest spans, whose summaries weigh most.
+  std::int64_t bytes_per_token() const override {
+    const std::int64_t bytes =
+        IndexSpan::Bytes(BlockLayout(shape()), {kBlockTokens, kLeastMainTokens - kBlockTokens});
+    return (bytes + kLeastMainTokens - kBlockTokens - 1) / (kLeastMainTokens - kBlockTokens);
+  }
+  std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
+    return Tail::Bytes(shape(), {}) + (count + kBlockTokens) * bytes_per_token() +
+           IndexState::UpkeepBytes(BlockLayout(shape()), position, position + count);
+  }
+  // About the square root of the context, with the newest tokens.
+  std::int64_t RowsRead(std::int64_t position) const override {
+    return position <= kLeastAutoTokens ? RoundUp(position, kBlockTokens)
+                                        : kLeastAutoTokens + position / kBlockTokens;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Engine> MakeIndexEngine(const LayerShape& shape, const KdeConfig& config) {
+  return std::make_unique<IndexEngine>(shape, config);
+}
+
+}  // namespace attnd::engine

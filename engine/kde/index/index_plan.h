@@ -1,0 +1,106 @@
+// Index answers of one query group, cut into chains and quanta.
+//
+// A chain is a tile of query rows of one kv-head. It goes, strip by strip of rows, over the
+// summaries of all spans (leaf_strip.h), which begins the rows' sums with what will not be read;
+// then all rows read the raw blocks and the open one, in the order of tokens; then every selected
+// leaf, in the order of spans and leaves, is read by the rows that selected it, gathered for it.
+// What is read goes through engine/exact/attend_block.h. So a row's bits depend on the row alone.
+//
+// Where there is no index, and with `least_tokens` before there are so many, rows read everything.
+//
+// Thread safety: as engine.h demands of an AttendPlan.
+#ifndef ATTND_ENGINE_KDE_INDEX_INDEX_PLAN_H_
+#define ATTND_ENGINE_KDE_INDEX_INDEX_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/aligned_buffer.h"
+#include "engine/block.h"
+#include "engine/engine.h"
+#include "engine/exact/attend_block.h"
+#include "engine/exact/row_tile.h"
+#include "engine/exact/softmax_sums.h"
+#include "engine/exact/top_keys.h"
+#include "engine/kde/index/index_state.h"
+#include "engine/kde/index/leaf_strip.h"
+#include "engine/scratch.h"
+
+namespace attnd::engine {
+
+// When a row reads everything although there is an index.
+struct ExactRule {
+  std::int64_t least_tokens = 0;  // fewer sealed tokens than this
+  float share = 1.0F;             // more of the keys than this would be read
+};
+
+class IndexPlan final : public AttendPlan {
+ public:
+  IndexPlan(const LayerShape& shape, const Accuracy& accuracy, const ExactRule& rule)
+      : shape_(shape), layout_(shape), accuracy_(accuracy), rule_(rule) {}
+
+  static std::int64_t Bytes(const LayerShape& shape, std::int64_t tokens, std::int64_t queries,
+                            std::int64_t top_k);
+
+  void Reset(const QueryGroup& group, const AnswerView& answer) override;
+  std::int64_t chains() const override { return static_cast<std::int64_t>(chains_.size()); }
+  bool Run(std::int64_t chain, Scratch& scratch) override;
+  void Finish(Scratch& /*scratch*/) override {}
+
+ private:
+  enum class Phase { kSummaries, kBlocks, kLeaves };
+
+  struct Chain {
+    Phase phase = Phase::kSummaries;
+    std::int64_t next = 0;  // row, block or column
+  };
+
+  // What a tile keeps between quanta, in this plan's memory.
+  struct Tile {
+    RowTile rows;
+    float* queries = nullptr;
+    SoftmaxSums sums;
+    RowMask* selected = nullptr;  // [rows][columns / 64]
+    RowMasses* masses = nullptr;
+    TopKeys top;
+  };
+
+  Tile TileOf(std::int64_t chain);
+  void SetThreshold();
+  void PackQueries(const Tile& tile) const;
+  // These do some of the work, and return how many operations that was.
+  std::int64_t Summarize(Tile& tile, Chain& chain, Scratch& scratch);
+  std::int64_t AttendRaw(Tile& tile, Chain& chain, Scratch& scratch);
+  std::int64_t AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch);
+  void Write(const Tile& tile) const;
+  void WriteEstimates(const Tile& tile) const;
+
+  const LayerShape shape_;
+  const BlockLayout layout_;
+  const Accuracy accuracy_;  // of queries that ask for none
+  const ExactRule rule_;
+
+  QueryGroup group_;
+  AnswerView answer_;
+  const IndexState* state_ = nullptr;
+  bool use_index_ = false;
+  std::int64_t threshold_ = 0;
+  std::int64_t head_rows_ = 0;
+  std::int64_t head_tiles_ = 0;
+  std::int64_t tile_rows_ = 0;  // with padding
+  std::int64_t words_ = 0;      // of selections, per row
+  std::int64_t blocks_ = 0;     // raw blocks, and the open one
+
+  std::vector<Chain> chains_;
+  std::vector<std::vector<SpanView>> spans_;  // [kv_heads]
+  std::vector<RowMask> open_rows_;            // per row if causal, else one
+  AlignedBuffer<float> rows_;                 // [chains] queries and sums
+  AlignedBuffer<RowMask> selected_;           // [chains][tile rows][words]
+  std::vector<RowMasses> masses_;             // [chains][tile rows]
+  AlignedBuffer<float> top_scores_;           // [chains][tile rows, top_k]
+  AlignedBuffer<std::int64_t> top_positions_;
+};
+
+}  // namespace attnd::engine
+
+#endif  // ATTND_ENGINE_KDE_INDEX_INDEX_PLAN_H_

@@ -1,0 +1,124 @@
+#include "engine/kde/index/index_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/kde/index/upkeep_schedule.h"
+
+namespace attnd::engine {
+namespace {
+
+bool Within(const TokenSpan& outer, std::int64_t first, std::int64_t end) {
+  return first >= outer.first && end <= outer.end();
+}
+
+}  // namespace
+
+IndexState::IndexState(const LayerShape& shape)
+    : layout_(shape),
+      scale_(shape.scale),
+      values_(static_cast<std::size_t>(shape.kv_heads), ValueSpread(shape.value_dim)) {}
+
+std::int64_t IndexState::bytes() const {
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(IndexState)) +
+                       layout_.kv_heads * ValueSpread::Bytes(layout_.value_dim) +
+                       static_cast<std::int64_t>(blocks_.size()) * RawBlock::Bytes(layout_);
+  for (const auto& piece : spans_) bytes += piece->bytes();
+  const auto held = [](const auto& pieces, const auto& piece) {
+    return std::find(pieces.begin(), pieces.end(), piece) != pieces.end();
+  };
+  for (const auto& build : builds_) {
+    bytes += SpanBuild::Bytes(layout_, build->span());
+    // What only a job still needs.
+    for (const auto& piece : build->input().spans) {
+      if (!held(spans_, piece)) bytes += piece->bytes();
+    }
+    for (const auto& block : build->input().blocks) {
+      if (!held(blocks_, block)) bytes += RawBlock::Bytes(layout_);
+    }
+  }
+  return bytes;
+}
+
+void IndexState::AddBlock(const Block& block) {
+  blocks_.push_back(std::make_shared<RawBlock>(layout_, sealed_, block));
+  sealed_ += kBlockTokens;
+  AddValues(block, values_);
+}
+
+void IndexState::Install(const std::shared_ptr<const IndexSpan>& span) {
+  std::erase_if(spans_, [&](const auto& piece) {
+    return Within(span->span, piece->span.first, piece->span.end());
+  });
+  std::erase_if(blocks_, [&](const auto& block) {
+    return Within(span->span, block->first, block->first + kBlockTokens);
+  });
+  const auto place = std::find_if(spans_.begin(), spans_.end(), [&](const auto& piece) {
+    return piece->span.first > span->span.first;
+  });
+  spans_.insert(place, span);
+}
+
+void IndexState::Begin(const TokenSpan& span) {
+  SpanInput input;
+  input.span = span;
+  for (const auto& piece : spans_) {
+    if (Within(span, piece->span.first, piece->span.end())) input.spans.push_back(piece);
+  }
+  for (const auto& block : blocks_) {
+    if (Within(span, block->first, block->first + kBlockTokens)) input.blocks.push_back(block);
+  }
+  if (!IsMainSpan(span)) input.lender = spans_.front();
+  builds_.push_back(std::make_shared<SpanBuild>(layout_, std::move(input), scale_));
+}
+
+void IndexState::KeepUp(Scratch& scratch) {
+  for (const auto& build : builds_) {
+    const TokenSpan& span = build->span();
+    if (sealed_ >= VisibleFrom(span)) {
+      Install(build->Finish(scratch));
+    } else {
+      build->Advance(
+          static_cast<double>(sealed_ - span.end()) / static_cast<double>(BuildTokens(span)),
+          scratch);
+    }
+  }
+  std::erase_if(builds_, [&](const auto& build) { return sealed_ >= VisibleFrom(build->span()); });
+  for (const TokenSpan& span : SpansEndingAt(sealed_)) Begin(span);
+}
+
+absl::Status IndexState::Append(std::span<const Block> blocks, Scratch& scratch) {
+  try {
+    for (const Block& block : blocks) {
+      AddBlock(block);
+      KeepUp(scratch);
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the index after token ", sealed_));
+  }
+  return absl::OkStatus();
+}
+
+// Jobs run at the same time only where their last sixteenths overlap, and what they replace is let
+// go when they end; the largest that runs or begins between the positions and half as much again
+// are never exceeded.
+std::int64_t IndexState::UpkeepBytes(const BlockLayout& layout, std::int64_t from,
+                                     std::int64_t to) {
+  std::int64_t most = 0;
+  // A job that runs at `from` began at most a sixteenth of an epoch before.
+  const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
+  const std::int64_t first = (earliest + kSpanGrid - 1) / kSpanGrid;
+  for (std::int64_t end = first * kSpanGrid; end <= to; end += kSpanGrid) {
+    for (const TokenSpan& span : SpansEndingAt(end)) {
+      if (VisibleFrom(span) < from) continue;
+      most = std::max(most, SpanBuild::Bytes(layout, span));
+    }
+  }
+  return most + most / 2;
+}
+
+}  // namespace attnd::engine

@@ -1,0 +1,103 @@
+// Which spans there are at a position: arithmetic, so all positions are tried.
+#include "engine/kde/index/upkeep_schedule.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "engine/block.h"
+#include "gtest/gtest.h"
+
+namespace attnd::engine {
+namespace {
+
+bool Holds(const std::vector<TokenSpan>& spans, const TokenSpan& span) {
+  return std::find(spans.begin(), spans.end(), span) != spans.end();
+}
+
+// Two epochs and a half, so that the borders between them are among the positions.
+constexpr std::int64_t kLast = 5 * kEpochTokens / 2;
+
+TEST(KdeScheduleTest, SpansCoverAllButTheNewestTokensWithoutGaps) {
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
+    std::int64_t end = kBlockTokens;
+    for (const TokenSpan& span : spans) {
+      ASSERT_EQ(span.first, end) << sealed;
+      ASSERT_GE(span.tokens, kLeastMainTokens - kBlockTokens) << sealed;
+      ASSERT_EQ(span.end() % kBlockTokens, 0) << sealed;
+      ASSERT_LE(VisibleFrom(span), sealed);
+      end = span.end();
+    }
+    // Less than a ladder span, and what is sealed while the next main span is built.
+    ASSERT_LE(sealed - end, kLeastLadderTokens + 256 + sealed % kEpochTokens / 31) << sealed;
+    ASSERT_EQ(end == kBlockTokens ? 0 : end % kSpanGrid, 0) << sealed;
+    ASSERT_LE(spans.size(), static_cast<std::size_t>(16 * (sealed / kEpochTokens + 1)));
+  }
+}
+
+// What is visible has been built, from its end on and in time; what is built becomes visible; and
+// nothing becomes visible at any other position.
+TEST(KdeScheduleTest, EverySpanIsBegunAtItsEndAndAppearsWhenItsBuildEnds) {
+  std::vector<TokenSpan> building;
+  std::vector<TokenSpan> before;
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
+    for (const TokenSpan& span : spans) {
+      if (Holds(before, span)) continue;
+      ASSERT_EQ(VisibleFrom(span), sealed);
+      ASSERT_TRUE(Holds(building, span)) << span.first << " " << span.tokens;
+    }
+    for (const TokenSpan& span : building) {
+      if (VisibleFrom(span) == sealed) {
+        ASSERT_TRUE(Holds(spans, span)) << span.first << " " << span.tokens;
+      }
+    }
+    std::erase_if(building, [&](const TokenSpan& span) { return VisibleFrom(span) <= sealed; });
+    for (const TokenSpan& span : SpansEndingAt(sealed)) {
+      ASSERT_EQ(span.end(), sealed);
+      building.push_back(span);
+    }
+    before = spans;
+  }
+}
+
+// Its input is there when a build begins: no visible span crosses its borders.
+TEST(KdeScheduleTest, BuildsTakeWholeSpans) {
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    for (const TokenSpan& begun : SpansEndingAt(sealed)) {
+      for (const TokenSpan& span : VisibleSpans(sealed)) {
+        const bool inside = span.first >= begun.first && span.end() <= begun.end();
+        ASSERT_TRUE(inside || span.end() <= begun.first) << sealed;
+      }
+    }
+  }
+}
+
+// What upkeep costs: how often a key is built into a span, on average.
+TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
+  std::int64_t built = 0;
+  for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
+    for (const TokenSpan& span : SpansEndingAt(sealed)) built += span.tokens;
+    if (sealed >= 16384) {
+      ASSERT_LE(built, 4 * sealed) << sealed;
+    }
+  }
+  EXPECT_GE(built, kLast);
+}
+
+// Where contexts like to end, the main span has just become visible.
+TEST(KdeScheduleTest, MainSpansAreVisibleAtPowersOfTwo) {
+  for (std::int64_t power = 4096; power < 262144; power *= 2) {
+    const TokenSpan main = {kBlockTokens, power / 32 * 31 - kBlockTokens};
+    EXPECT_EQ(VisibleSpans(power - kBlockTokens), (std::vector<TokenSpan>{main}));
+    EXPECT_NE(VisibleSpans(power - 2 * kBlockTokens), (std::vector<TokenSpan>{main}));
+    EXPECT_TRUE(IsMainSpan(main));
+  }
+  EXPECT_EQ(VisibleSpans(15872 + 4096 + 448),
+            (std::vector<TokenSpan>{{kBlockTokens, 15872 - kBlockTokens}, {15872, 4096}}));
+  EXPECT_FALSE(IsMainSpan({15872, 4096}));
+}
+
+}  // namespace
+}  // namespace attnd::engine
