@@ -5,8 +5,11 @@
 #   fast, then e2e, then crash, then sanitizer and fuzz entries, then the image; `make test-full` adds
 #   long ones.
 #   A suite whose name begins with `Long` is labelled long whatever LABELS says.
+#   A suite whose name ends in `Figures` measures errors and coverage over whole data sets. It takes
+#   minutes under a sanitizer, to which other tests show the same code, and is not run there.
 #   The same program is run once more as built by the asan and the tsan presets, each as one entry
-#   without its Long suites, unless NO_ASAN or NO_TSAN is given; `make test-full` adds the gcc preset.
+#   without its Long and Figures suites, unless NO_ASAN or NO_TSAN is given; `make test-full` adds the
+#   gcc preset.
 #   Compile definitions: ATTND_SOURCE_DIR and ATTND_BINARY_DIR (strings), and ATTND_SANITIZED in
 #   sanitizer and coverage builds, where tests with many random rounds should do fewer.
 #
@@ -102,7 +105,7 @@ function(attnd_sibling_entry tree label name timeout)
   add_test(
     NAME ${tree}.${name}
     COMMAND "${PROJECT_SOURCE_DIR}/scripts/run_sanitized.sh" "${program}" --gtest_brief=1
-            "--gtest_filter=-Long*:*/Long*"
+            "--gtest_filter=-Long*:*/Long*:*Figures.*:*Figures/*"
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   math(EXPR timeout "4 * ${timeout}")
   set_tests_properties(

@@ -99,14 +99,14 @@ std::vector<float> QueriesOf(const data::TensorSet& set, const data::Layer& laye
   return queries;
 }
 
-class KdeCertifiedWordVectors : public ::testing::TestWithParam<std::string> {};
+class KdeCertifiedWordFigures : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Sets, KdeCertifiedWordVectors,
+INSTANTIATE_TEST_SUITE_P(Sets, KdeCertifiedWordFigures,
                          ::testing::Values("queries_are_keys", "queries_are_not_keys",
                                            "values_are_keys"),
                          [](const auto& set) { return set.param; });
 
-TEST_P(KdeCertifiedWordVectors, BarsAreHonest) {
+TEST_P(KdeCertifiedWordFigures, BarsAreHonest) {
   const data::TensorSet set = data::WordVectors();
   Tokens tokens = TokensOf(set, set.layers[0], 0);
   std::vector<float> queries = QueriesOf(set, set.layers[0], 0, 512);
@@ -134,7 +134,7 @@ TEST_P(KdeCertifiedWordVectors, BarsAreHonest) {
   EXPECT_LT(means.error_95, 0.1);
 }
 
-TEST(KdeCertifiedTextRecogniser, BarsAreHonest) {
+TEST(KdeCertifiedRecogniserFigures, BarsAreHonest) {
   const data::TensorSet set = data::TextRecogniserHeads();
   for (std::int64_t head = 0; head < set.shape.kv_heads; ++head) {
     SCOPED_TRACE(head);
@@ -144,9 +144,9 @@ TEST(KdeCertifiedTextRecogniser, BarsAreHonest) {
   }
 }
 
-class KdeCertifiedSharedData : public ::testing::TestWithParam<data::SharedHeads> {};
+class KdeCertifiedHeadFigures : public ::testing::TestWithParam<data::SharedHeads> {};
 
-TEST_P(KdeCertifiedSharedData, BarsAreHonest) {
+TEST_P(KdeCertifiedHeadFigures, BarsAreHonest) {
   const std::optional<data::TensorSet> set = data::ReadShared(GetParam());
   if (!set.has_value())
     GTEST_SKIP() << "../shared/data/" << GetParam().name << "_k.npy is not there";
@@ -159,7 +159,7 @@ TEST_P(KdeCertifiedSharedData, BarsAreHonest) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, KdeCertifiedSharedData, ::testing::ValuesIn(data::kSharedHeads),
+INSTANTIATE_TEST_SUITE_P(Sets, KdeCertifiedHeadFigures, ::testing::ValuesIn(data::kSharedHeads),
                          [](const auto& set) { return std::string(set.param.name); });
 
 }  // namespace

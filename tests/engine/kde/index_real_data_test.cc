@@ -13,12 +13,12 @@
 namespace attnd::engine::kde_test {
 namespace {
 
-class KdeSharedData : public ::testing::TestWithParam<data::SharedHeads> {};
+class KdeHeadFigures : public ::testing::TestWithParam<data::SharedHeads> {};
 
 // Queries are unlike keys here, and some heads are so peaked that an index gains nothing. Seen at
 // the default threshold: 9 to 12 % of the keys for the text recogniser's heads, with 95 % of errors
 // below 0.015; 66 to 98 % for the language models'.
-TEST_P(KdeSharedData, ErrorsAreSmallAndMostlyWithinWhatIsStated) {
+TEST_P(KdeHeadFigures, ErrorsAreSmallAndMostlyWithinWhatIsStated) {
   const std::optional<data::TensorSet> set = data::ReadShared(GetParam());
   if (!set.has_value())
     GTEST_SKIP() << "../shared/data/" << GetParam().name << "_k.npy is not there";
@@ -54,7 +54,7 @@ TEST_P(KdeSharedData, ErrorsAreSmallAndMostlyWithinWhatIsStated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, KdeSharedData, ::testing::ValuesIn(data::kSharedHeads),
+INSTANTIATE_TEST_SUITE_P(Sets, KdeHeadFigures, ::testing::ValuesIn(data::kSharedHeads),
                          [](const auto& set) { return std::string(set.param.name); });
 
 }  // namespace

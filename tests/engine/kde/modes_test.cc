@@ -221,7 +221,7 @@ TEST_F(KdeCertifiedMode, BudgetsBoundTheKeysEvaluated) {
   EXPECT_FALSE(EvaluatesAll({.target_error = 0.0, .max_keys = 1000}, 1001));
 }
 
-TEST(KdeCertifiedWordVectors, RowsAreWithinTheirErrorsAndBounds) {
+TEST(KdeCertifiedWordFigures, RowsAreWithinTheirErrorsAndBounds) {
   const Real words = RealWords();
   const auto engine = MakeKde(words.tokens.shape, Mode::kCertified);
   const Snapshot snapshot = exact_test::At(*engine, words.tokens, words.tokens.count);
@@ -264,7 +264,7 @@ TEST(KdeCertifiedWordVectors, RowsAreWithinTheirErrorsAndBounds) {
 }
 
 // Peaked and flat heads, in which 8 bits hold keys less well than in word vectors.
-TEST(KdeCertifiedTextRecogniser, RowsAreWithinTheirErrors) {
+TEST(KdeCertifiedRecogniserFigures, RowsAreWithinTheirErrors) {
   const data::TensorSet set = data::TextRecogniserHeads();
   const Tokens tokens = {set.shape, set.tokens, set.layers[0].keys, set.layers[0].values,
                          std::vector<std::uint8_t>(Size(set.tokens), 1)};
@@ -291,7 +291,7 @@ TEST(KdeCertifiedTextRecogniser, RowsAreWithinTheirErrors) {
   EXPECT_LT(Quantile(errors, 0.95), 0.05);
 }
 
-TEST(KdeCertifiedWordVectors, MemoryIsWhatTheEngineSays) {
+TEST(KdeCertifiedWordFigures, MemoryIsWhatTheEngineSays) {
   const Real words = RealWords();
   const auto engine = MakeKde(words.tokens.shape, Mode::kCertified);
   const std::int64_t tokens = words.tokens.count;
