@@ -189,6 +189,22 @@ class Engine {
   virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
                             std::span<const Block> blocks, Scratch& scratch) const = 0;
 
+  // Whether sealing a block may do more than store it, most of which PrepareSeal does before: then
+  // blocks are best sealed one at a time, each once it is prepared.
+  virtual bool prepares_seals() const { return false; }
+  // Does a piece, of a millisecond or so, of what sealing the next block of `state` will need. True
+  // when nothing is left that can be done before. Changes nothing that an answer shows, so that
+  // anybody may do without: Seal does what is missing. The pieces done for one state are done for
+  // all that share its work.
+  virtual bool PrepareSeal(const SealedState& /*state*/, Scratch& /*scratch*/) const {
+    return true;
+  }
+  // Multiply-adds that sealing spends beside storing blocks while a layer grows from `position` by
+  // `count` tokens; saturates at 2^58.
+  virtual std::int64_t UpkeepOperations(std::int64_t /*position*/, std::int64_t /*count*/) const {
+    return 0;
+  }
+
   // OutOfRange where the open block, sealed as it stands, would make Seal fail.
   virtual absl::Status CheckTail(const SealedState& state, const TailView& tail,
                                  Scratch& scratch) const = 0;
