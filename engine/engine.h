@@ -64,9 +64,11 @@ struct EstimateView {
   float* errors = nullptr;
   float* log_normalizer_bounds = nullptr;  // [n, Hq, 2], lower and upper
   float* exact_masses = nullptr;           // [n, Hq], share of the softmax weight evaluated exactly
-  std::int64_t* keys_evaluated = nullptr;  // [n, Hq]
-  std::uint8_t* paths = nullptr;           // [n, Hq], AnswerPath
-  std::uint8_t* calibrated = nullptr;      // [n, Hq], 1: errors rest on enough audited queries
+  // [n, Hq]: keys, each once, and summaries of clusters whose score with the row was computed in
+  // f32. Neither masked keys nor those that were only scanned in 8 bits.
+  std::int64_t* keys_evaluated = nullptr;
+  std::uint8_t* paths = nullptr;       // [n, Hq], AnswerPath
+  std::uint8_t* calibrated = nullptr;  // [n, Hq], 1: errors rest on enough audited queries
 };
 
 // Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the
@@ -96,7 +98,8 @@ struct QueryGroup {
   // if the caller gave none to an engine that can do without, or if causal, where each stands with
   // its token.
   const std::int64_t* positions = nullptr;
-  Accuracy accuracy;  // for approximate() engines
+  Accuracy accuracy;       // for approximate() engines
+  std::int64_t layer = 0;  // of its session: what is drawn at random is drawn for it
   bool causal = false;
   std::int64_t first_cut = 0;
 

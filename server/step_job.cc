@@ -48,6 +48,7 @@ absl::StatusOr<Job::Next> StepJob::Continue(engine::Scratch& scratch) {
   engine::QueryGroup group =
       engine::StepGroup(mutation_->draft(0).state(), rows_->data() + row, now);
   group.accuracy = spec_.accuracy;
+  group.layer = span_.layer;
   plan_->Reset(group, answer_->View(done));
   answering_ = true;
   return Next::kChains;

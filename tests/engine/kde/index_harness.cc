@@ -100,6 +100,7 @@ Answers Ask(const Engine& engine, const Snapshot& snapshot, const float* queries
   QueryGroup group = exact_test::Group(snapshot, queries, count, exact_asked);
   group.positions = asked.positions.empty() ? nullptr : asked.positions.data();
   group.accuracy = asked.accuracy;
+  group.layer = asked.layer;
   Scratch scratch;
   const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
   plan->Reset(group, view);

@@ -100,6 +100,24 @@ TEST(KdeSparseBlocks, HoldEveryKeyOnceInEqualParts) {
   }
 }
 
+TEST(KdeSparseBlocks, OrderKeysByRankAndEqualRanksByIndex) {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t i = 0; i < 3000; ++i) ranks.push_back(i * 7919 % 601 * 109);
+  ranks[17] = 65535;
+  const SparseBlocks blocks(ranks, 64);
+  const auto rank_at = [&](std::size_t place) {
+    return ranks[static_cast<std::size_t>(blocks.order()[place])];
+  };
+  for (std::size_t place = 1; place < ranks.size(); ++place) {
+    ASSERT_LE(rank_at(place - 1), rank_at(place));
+    if (rank_at(place - 1) == rank_at(place)) {
+      ASSERT_LT(blocks.order()[place - 1], blocks.order()[place]);
+    }
+  }
+  EXPECT_EQ(blocks.order().back(), 17);
+  EXPECT_EQ(blocks.BlockOfRank(65535), blocks.blocks() - 1);
+}
+
 TEST(KdeKdeformer, EqualsItsReference) {
   for (const std::int64_t queries : {1, 3, 500}) {
     for (const std::int64_t keys : {200, 1000, 1111}) {
