@@ -85,9 +85,9 @@ TEST(Work, TheProjectionOfARandomMapIsCounted) {
   config.kind = engine::LinearConfig{};  // as many features
   const auto elementwise = *engine::MakeEngine(config);
   EXPECT_EQ(AttendOperations(*projecting, 0, 100, 0) - AttendOperations(*elementwise, 0, 100, 0),
-            100 * 6 * kDim * kDim);
+            std::int64_t{100} * 6 * kDim * kDim);
   EXPECT_EQ(AppendOperations(*projecting, 0, 50) - AppendOperations(*elementwise, 0, 50),
-            50 * 2 * kDim * kDim);
+            std::int64_t{50} * 2 * kDim * kDim);
   EXPECT_LT(AppendQuantumTokens(*projecting), AppendQuantumTokens(*elementwise));
 }
 
