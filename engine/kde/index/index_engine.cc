@@ -41,13 +41,10 @@ class IndexEngine final : public KdeModeEngine {
   }
   // Upkeep goes by sealed tokens; the newest block is open.
   std::int64_t UpkeepOperations(std::int64_t position, std::int64_t count) const override {
-    const auto sealed = [](std::int64_t tokens) {
-      return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens * kBlockTokens;
-    };
-    return static_cast<std::int64_t>(
-        std::min(IndexState::UpkeepOperations(BlockLayout(shape()), sealed(position),
-                                              sealed(position + count)),
-                 0x1p58));
+    return static_cast<std::int64_t>(std::min(
+        IndexState::UpkeepOperations(BlockLayout(shape()), kBlockTokens * SealedBlocks(position),
+                                     kBlockTokens * SealedBlocks(position + count)),
+        0x1p58));
   }
 
   std::unique_ptr<AttendPlan> NewPlan() const override {
