@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,6 +33,18 @@ class IndexEngine final : public KdeModeEngine {
   absl::Status Seal(SealedState& state, std::int64_t /*sealed_tokens*/,
                     std::span<const Block> blocks, Scratch& scratch) const override {
     return static_cast<IndexState&>(state).Append(blocks, scratch);
+  }
+
+  bool prepares_seals() const override { return true; }
+  bool PrepareSeal(const SealedState& state, Scratch& scratch) const override {
+    return static_cast<const IndexState&>(state).PrepareBlock(scratch);
+  }
+  // Upkeep goes by sealed tokens; the newest block is open.
+  std::int64_t UpkeepOperations(std::int64_t position, std::int64_t count) const override {
+    return static_cast<std::int64_t>(std::min(
+        IndexState::UpkeepOperations(BlockLayout(shape()), kBlockTokens * SealedBlocks(position),
+                                     kBlockTokens * SealedBlocks(position + count)),
+        0x1p58));
   }
 
   std::unique_ptr<AttendPlan> NewPlan() const override {

@@ -324,8 +324,10 @@ void IndexPlan::Write(const Tile& tile) const {
 
 void IndexPlan::WriteEstimates(const Tile& tile) const {
   const EstimateView& view = answer_.estimates;
-  const std::int64_t raw_tokens =
-      state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size()) * kBlockTokens;
+  std::int64_t raw_keys = 0;
+  if (state_ != nullptr) {
+    for (const auto& block : state_->raw_blocks()) raw_keys += std::popcount(block->valid);
+  }
   const double spread = state_ == nullptr ? 0.0 : state_->Spread(tile.rows.kv_head);
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];
@@ -353,8 +355,10 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
       view.exact_masses[row] = index ? static_cast<float>(read / sum) : 1.0F;
     }
     if (view.keys_evaluated != nullptr) {
-      view.keys_evaluated[row] =
-          raw_tokens + group_.cut(tile.rows.query(r)) + masses.leaf_keys + masses.summaries;
+      const std::int64_t head_row = group_.causal ? tile.rows.first + r : 0;
+      view.keys_evaluated[row] = raw_keys +
+                                 std::popcount(open_rows_[static_cast<std::size_t>(head_row)]) +
+                                 masses.leaf_keys + masses.summaries;
     }
     if (view.paths != nullptr) {
       view.paths[row] = static_cast<std::uint8_t>(index ? AnswerPath::kIndex : AnswerPath::kExact);

@@ -37,6 +37,9 @@ class IndexState final : public SealedState {
   // RESOURCE_EXHAUSTED where memory runs out; the state is then unusable.
   absl::Status Append(std::span<const Block> blocks, Scratch& scratch);
 
+  // Does a step of the upkeep that the next block will ask for. True when none is left.
+  bool PrepareBlock(Scratch& scratch) const;
+
   const BlockLayout& layout() const { return layout_; }
   std::int64_t sealed() const { return sealed_; }
   // Ascending, each with its own tokens.
@@ -51,6 +54,8 @@ class IndexState final : public SealedState {
   // The most that upkeep of a layer takes while it grows from one position to another, beside what
   // the tokens themselves take.
   static std::int64_t UpkeepBytes(const BlockLayout& layout, std::int64_t from, std::int64_t to);
+  // About how many multiply-adds upkeep is meanwhile.
+  static double UpkeepOperations(const BlockLayout& layout, std::int64_t from, std::int64_t to);
 
  private:
   void AddBlock(const Block& block);

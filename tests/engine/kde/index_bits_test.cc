@@ -136,10 +136,11 @@ TEST_F(KdeBits, OfStepsAreThoseOfAttendsAtEachPosition) {
                                steps, {.causal = true, .first_cut = 1, .top_k = 4});
   for (std::int64_t i = 0; i < steps; i += 7) {
     Asked asked = {.top_k = 4};
+    const Snapshot snapshot = exact_test::At(*engine_, tokens_, sealed + 1 + i);
+    const Answers expected = together.Slice(i, 1, steps);
+    EXPECT_TRUE(Ask(*engine_, snapshot, query(i), 1, asked) == expected) << i;
     asked.positions = {sealed + i};
-    EXPECT_TRUE(Ask(*engine_, exact_test::At(*engine_, tokens_, sealed + 1 + i), query(i), 1,
-                    asked) == together.Slice(i, 1, steps))
-        << i;
+    EXPECT_TRUE(Ask(*engine_, snapshot, query(i), 1, asked) == expected) << i;
   }
 }
 

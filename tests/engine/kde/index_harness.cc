@@ -10,17 +10,6 @@
 #include "tests/oracle/attention_oracle.h"
 
 namespace attnd::engine::kde_test {
-namespace {
-
-template <typename T>
-std::vector<T> SliceRows(const std::vector<T>& v, std::int64_t first, std::int64_t count,
-                         std::int64_t queries) {
-  const std::int64_t row = static_cast<std::int64_t>(v.size()) / queries;
-  return {v.begin() + first * row, v.begin() + (first + count) * row};
-}
-
-}  // namespace
-
 std::unique_ptr<const Engine> MakeKde(const LayerShape& shape, KdeConfig::Mode mode) {
   auto engine = MakeEngine({.shape = shape, .kind = KdeConfig{.mode = mode}});
   EXPECT_TRUE(engine.ok()) << engine.status();
@@ -100,6 +89,7 @@ Answers Ask(const Engine& engine, const Snapshot& snapshot, const float* queries
   QueryGroup group = exact_test::Group(snapshot, queries, count, exact_asked);
   group.positions = asked.positions.empty() ? nullptr : asked.positions.data();
   group.accuracy = asked.accuracy;
+  group.layer = asked.layer;
   Scratch scratch;
   const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
   plan->Reset(group, view);

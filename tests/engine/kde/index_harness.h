@@ -31,6 +31,7 @@ struct Asked {
   std::int64_t top_k = 0;
   std::vector<std::int64_t> positions = {};  // empty: none
   Accuracy accuracy = {};
+  std::int64_t layer = 0;
 };
 
 struct Answers {
