@@ -19,10 +19,6 @@ constexpr std::int64_t kTileRows = 4 * kGemmMaxRows;
 // A quantum ends when it has done this much: about half a millisecond of one core.
 constexpr std::int64_t kQuantumFlops = 40'000'000;
 
-// Beside its products a row spends this on a leaf's summary: four exponentials and a few
-// multiplications.
-constexpr std::int64_t kSelectFlops = 200;
-
 // Rows are padded for products, and strips of a tile with more than one.
 constexpr std::int64_t kSparseRows = 64;
 
@@ -49,7 +45,10 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
                            static_cast<std::int64_t>(sizeof(RowMasses)) +
                            top_k * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t));
-  return rows * row + head_rows * static_cast<std::int64_t>(sizeof(RowMask));
+  const std::int64_t audits =
+      shape.kv_heads * CeilDivide(head_rows, kTileRows) * std::min(head_rows, kMostAudits);
+  return rows * row + audits * PlanAudits::RowBytes(layout, words) +
+         head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
 
 // The largest threshold whose error, as the spans' own keys saw it, is within the target; the
@@ -99,7 +98,11 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   const bool spans = state_ != nullptr && !state_->spans().empty();
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
   use_index_ = words_ > 0 && group.sealed_tokens >= rule_.least_tokens;
-  if (use_index_) SetThreshold();
+  if (use_index_) {
+    SetThreshold();
+    audit_kind_ = {threshold_, group.causal || group.positions != nullptr};
+    state_->audits().Read(audit_kind_, factors_);
+  }
   blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
             (group.tail.rows > 0 ? 1 : 0);
   head_rows_ = group.count * shape_.group_size();
@@ -111,6 +114,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
        tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
   Grow(selected_, tiles * tile_rows_ * words_);
   masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
+  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, words_);
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
     Grow(top_positions_, tiles * tile_rows_ * answer.top_k);
@@ -266,7 +270,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
                          .scores = scratch.Take(padded * kBlockTokens),
                          .corrections = scratch.Take(padded),
                          .sums = sums,
-                         .top = answer_.top_k > 0 ? &top : nullptr};
+                         .top = top.k > 0 ? &top : nullptr};
   const BlockView<float> block = span->index->leaf(leaf);
   AttendBlock(block, BlockView<float>{}, {&block.valid, 0}, span->first_token, work);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -285,7 +289,9 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
     switch (chain.phase) {
       case Phase::kSummaries:
         work += Summarize(tile, chain, scratch);
-        if (chain.next >= tile.rows.rows) chain = {Phase::kBlocks, 0};
+        if (chain.next < tile.rows.rows) break;
+        if (use_index_) ChooseAudits(tile, chain_index);
+        chain = {Phase::kBlocks, 0};
         break;
       case Phase::kBlocks:
         if (chain.next >= blocks_) {
@@ -295,12 +301,22 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
         work += AttendRaw(tile, chain, scratch);
         break;
       case Phase::kLeaves:
-        if (chain.next >= words_ * kBlockTokens) {
-          Write(tile);
-          return true;
+        if (chain.next < words_ * kBlockTokens) {
+          work += AttendLeaf(tile, chain, scratch);
+          break;
         }
-        work += AttendLeaf(tile, chain, scratch);
+        Write(tile);
+        if (audits_.count(chain_index) == 0) return true;
+        chain = {Phase::kAudits, 0};
         break;
+      case Phase::kAudits:
+        if (chain.next < words_ * kBlockTokens) {
+          Tile audited = AuditTileOf(tile, chain_index);
+          work += AttendLeaf(audited, chain, scratch);
+          break;
+        }
+        JudgeAudits(tile, chain_index);
+        return true;
     }
   }
   return false;
@@ -316,7 +332,6 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
   const EstimateView& view = answer_.estimates;
   const std::int64_t raw_tokens =
       state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size()) * kBlockTokens;
-  const double spread = state_ == nullptr ? 0.0 : state_->Spread(tile.rows.kv_head);
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];
     const std::int64_t row = tile.rows.tensor_row(r);
@@ -327,11 +342,7 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
     const double factor = index ? std::exp(static_cast<double>(masses.max) - max) : 0.0;
     const double far = factor * static_cast<double>(masses.far);
     const double read = std::max(sum - far, 0.0);
-    const auto square = masses.square_error;
-    if (view.errors != nullptr) {
-      const double error = index && spread > 0.0 ? factor * std::sqrt(square) / sum / spread : 0.0;
-      view.errors[row] = static_cast<float>(error);
-    }
+    if (view.errors != nullptr) view.errors[row] = index ? StatedErrorOf(tile, r) : 0.0F;
     if (view.log_normalizer_bounds != nullptr) {
       float* bounds = view.log_normalizer_bounds + 2 * row;
       bounds[0] = static_cast<float>(
@@ -349,7 +360,10 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
     if (view.paths != nullptr) {
       view.paths[row] = static_cast<std::uint8_t>(index ? AnswerPath::kIndex : AnswerPath::kExact);
     }
-    if (view.calibrated != nullptr) view.calibrated[row] = index ? 0 : 1;
+    if (view.calibrated != nullptr) {
+      const bool calibrated = !index || FactorOf(tile).calibrated;
+      view.calibrated[row] = calibrated ? 1 : 0;
+    }
   }
 }
 
