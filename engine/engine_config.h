@@ -67,7 +67,7 @@ struct LinearConfig {
 // answering, at most as many as that; stated errors depend on them, answers do not. 0: none.
 struct AuditShares {
   double learning = 0.25;    // until stated errors are calibrated
-  double calibrated = 0.02;  // from then on
+  double calibrated = 0.01;  // from then on
 };
 
 // Softmax attention, estimated with a stated error; see engine/kde/kde_engine.h.

@@ -19,6 +19,9 @@ constexpr std::int64_t kTileRows = 4 * kGemmMaxRows;
 // A quantum ends when it has done this much: about half a millisecond of one core.
 constexpr std::int64_t kQuantumFlops = 40'000'000;
 
+// A block that comes from memory takes as long as if this many rows read it.
+constexpr std::int64_t kMemoryRows = 12;
+
 // Rows are padded for products, and strips of a tile with more than one.
 constexpr std::int64_t kSparseRows = 64;
 
@@ -279,7 +282,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
     tile.sums.max[r] = sums.max[i];
     tile.sums.sum[r] = sums.sum[i];
   }
-  return 2 * count * layout_.elements();
+  return 2 * std::max(count, kMemoryRows) * layout_.elements();
 }
 
 bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {

@@ -46,8 +46,11 @@ double IndexPlan::AuditChanceOf(const Tile& tile) const {
 // After the summaries, when a tile's sums hold what its rows will not read and nothing else.
 void IndexPlan::ChooseAudits(const Tile& tile, std::int64_t chain) {
   if (!(state_->Spread(tile.rows.kv_head) > 0.0)) return;
-  const double chance = AuditChanceOf(tile);
   const std::int64_t d = shape_.key_dim;
+  const double wanted = AuditChanceOf(tile);
+  const double gate = TileChance(wanted, tile.rows.rows);
+  if (!IsAudited(AuditTicket(tile.queries, d, tile.rows.kv_head), gate)) return;
+  const double chance = wanted / gate;
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     if (!(tile.masses[r].far > 0.0F)) continue;
     const std::int64_t position =

@@ -15,6 +15,8 @@ constexpr std::uint64_t kTickets = StreamSeed(0, 0x6175646974);
 constexpr double kLeastDeviation = 1e-7;
 
 constexpr double kMostChance = 0.25;
+// About as many rows read keys at the speed of memory.
+constexpr double kTogether = 12.0;
 
 }  // namespace
 
@@ -30,6 +32,12 @@ bool IsAudited(std::uint64_t ticket, double chance) { return ToUniform(ticket) <
 
 double AuditChance(double answer_work, double audit_work, double share) {
   return audit_work > 0.0 ? std::min(share * answer_work / audit_work, kMostChance) : 0.0;
+}
+
+double TileChance(double chance, std::int64_t rows) {
+  const auto count = static_cast<double>(rows);
+  if (!(chance > 0.0) || count * kMostChance <= 1.0) return 1.0;
+  return std::min(chance * count / std::min(count * kMostChance, kTogether), 1.0);
 }
 
 double AuditedError(const SoftmaxSums& answer, std::int64_t answer_row,

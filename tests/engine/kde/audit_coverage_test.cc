@@ -19,7 +19,7 @@
 namespace attnd::engine::kde_test {
 namespace {
 
-constexpr AuditShares kEager = {100.0, 0.02};
+constexpr AuditShares kEager = {100.0, 0.01};
 constexpr double kNegligible = 1e-4;  // of the spread
 
 void ExpectCoverage(const std::string& name, const std::vector<DrawnHead>& heads) {

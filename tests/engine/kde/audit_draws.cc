@@ -1,6 +1,7 @@
 #include "tests/engine/kde/audit_draws.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -38,7 +39,7 @@ std::vector<double> Spreads(const Tokens& tokens) {
 class Drawing {
  public:
   Drawing(const AuditCase& of, std::uint32_t seed)
-      : of_(of), shape_(of.tokens.shape), order_(Size(Count(of))) {
+      : of_(of), shape_(of.tokens.shape), seed_(seed), order_(Size(Count(of))) {
     std::iota(order_.begin(), order_.end(), 0);
     std::shuffle(order_.begin(), order_.end(), std::mt19937(seed));
   }
@@ -47,7 +48,8 @@ class Drawing {
     return static_cast<std::int64_t>(of.queries.size()) / of.tokens.shape.query_row();
   }
 
-  // The next queries of the order.
+  // The next queries of the order, each by some last bits other than in any other draw, so that
+  // other rows are audited.
   Answers Next(const Engine& engine, const Snapshot& snapshot, std::int64_t count) {
     first_ = next_;
     next_ += count;
@@ -57,6 +59,10 @@ class Drawing {
       const std::int64_t query = order_[Size(i)];
       const auto row = of_.queries.begin() + query * shape_.query_row();
       queries.insert(queries.end(), row, row + shape_.query_row());
+      for (std::int64_t head = 0; head < shape_.query_heads; ++head) {
+        float& first = queries[queries.size() - Size((head + 1) * shape_.key_dim)];
+        first = std::bit_cast<float>(std::bit_cast<std::uint32_t>(first) + seed_);
+      }
       if (!of_.positions.empty()) asked.positions.push_back(of_.positions[Size(query)]);
     }
     return Ask(engine, snapshot, queries.data(), count, asked);
@@ -69,6 +75,7 @@ class Drawing {
  private:
   const AuditCase& of_;
   const LayerShape shape_;
+  const std::uint32_t seed_;
   std::vector<std::int64_t> order_;
   std::int64_t first_ = 0;
   std::int64_t next_ = 0;
