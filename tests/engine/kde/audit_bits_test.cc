@@ -15,15 +15,16 @@ namespace attnd::engine::kde_test {
 namespace {
 
 constexpr LayerShape kShape = {2, 4, 20, 24, 0.3F};
-constexpr std::int64_t kTokens = 3 * 3968 + 700;
+constexpr std::int64_t kTokens = 4700;
+constexpr std::int64_t kStep = 17;  // tokens from query to query
 
 class KdeAudits : public ::testing::Test {
  protected:
   KdeAudits()
       : tokens_(ClusteredTokens(kShape, kTokens, 60, 81)),
-        queries_(KeysAsQueries(tokens_, 53, 1.5F)),
+        queries_(KeysAsQueries(tokens_, kStep, 1.5F)),
         count_(static_cast<std::int64_t>(queries_.size()) / kShape.query_row()) {
-    for (std::int64_t i = 0; i < count_; ++i) asked_.positions.push_back(53 * i);
+    for (std::int64_t i = 0; i < count_; ++i) asked_.positions.push_back(kStep * i);
   }
 
   static std::unique_ptr<const Engine> Make(const AuditShares& audits) {
@@ -37,13 +38,15 @@ class KdeAudits : public ::testing::Test {
 
   // Asks other queries until a thousand rows have been audited.
   static void Audit(const Engine& engine, const Snapshot& snapshot) {
+    constexpr std::int64_t kOthers = 500;
     std::int64_t audits = 0;
     for (std::uint32_t seed = 0; audits < 1000; ++seed) {
       ASSERT_LT(seed, 100U);
-      const std::vector<float> queries = RandomValues(500 * kShape.query_row(), 700 + seed, 1.5F);
+      const std::vector<float> queries =
+          RandomValues(kOthers * kShape.query_row(), 700 + seed, 1.5F);
       Asked asked;
-      asked.positions.assign(500, kTokens);
-      audits += Audits(Ask(engine, snapshot, queries.data(), 500, asked));
+      asked.positions.assign(kOthers, kTokens);
+      audits += Audits(Ask(engine, snapshot, queries.data(), kOthers, asked));
     }
   }
 

@@ -29,7 +29,9 @@ constexpr std::int64_t kWords = 4352;
 constexpr int kDraws = 20;
 constexpr std::int64_t kWords = 8192;
 #endif
-constexpr double kNegligible = 1e-4;  // of the spread
+// Of the spread. Some heads have 95 % of their errors below 1e-5 and 1 % above 0.01: there is no
+// bar between.
+constexpr double kNegligible = 5e-4;
 
 void ExpectCoverage(const std::string& name, const std::vector<DrawnHead>& heads) {
   ASSERT_FALSE(heads.empty());

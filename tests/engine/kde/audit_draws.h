@@ -21,7 +21,7 @@ struct AuditCase {
 // Of one kv-head, over all draws; only rows that the index answered.
 struct DrawnHead {
   double mean_coverage = 0.0;
-  double low_coverage = 0.0;  // 5th percentile of the draws
+  double low_coverage = 0.0;  // 5th percentile of the draws'
   double median_bar = 0.0;
   double error_95 = 0.0;          // 95 % quantile of true errors
   double uncalibrated = 0.0;      // coverage of what is stated before the first audit
@@ -29,9 +29,9 @@ struct DrawnHead {
 };
 
 // Asks, of a shuffled list, groups of 128 queries until all heads say that they are calibrated, and
-// then 500 more; `draws` times. Left out are heads with fewer than 100 rows to judge in a draw, and
-// those that read nearly everything of nearly all rows; others that do not get calibrated fail the
-// test.
+// then 1,000 more; `draws` times. Left out are heads with fewer than 100 rows to judge in a draw,
+// and those that read nearly everything of nearly all rows; others that do not get calibrated fail
+// the test.
 std::vector<DrawnHead> Draw(const AuditCase& audit_case, int draws);
 
 }  // namespace attnd::engine::kde_test
