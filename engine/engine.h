@@ -69,6 +69,9 @@ struct EstimateView {
   std::int64_t* keys_evaluated = nullptr;
   std::uint8_t* paths = nullptr;       // [n, Hq], AnswerPath
   std::uint8_t* calibrated = nullptr;  // [n, Hq], 1: errors rest on enough audited queries
+  // [n, Hq], in the unit of `errors`: true errors of rows that were audited; others are not
+  // written.
+  float* audited_errors = nullptr;
 };
 
 // Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the

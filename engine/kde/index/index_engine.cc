@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "engine/exact/segment.h"
+#include "engine/kde/index/audit_record.h"
 #include "engine/kde/index/index_plan.h"
 #include "engine/kde/index/index_span.h"
 #include "engine/kde/index/index_state.h"
@@ -50,8 +51,7 @@ class IndexEngine final : public KdeModeEngine {
   std::unique_ptr<AttendPlan> NewPlan() const override {
     const bool automatic = config().mode == KdeConfig::Mode::kAuto;
     return std::make_unique<IndexPlan>(
-        shape(), config().accuracy,
-        automatic ? ExactRule{kLeastAutoTokens, kMostAutoShare} : ExactRule{});
+        shape(), config(), automatic ? ExactRule{kLeastAutoTokens, kMostAutoShare} : ExactRule{});
   }
   std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
                          std::int64_t top_k) const override {
@@ -61,7 +61,8 @@ class IndexEngine final : public KdeModeEngine {
   std::int64_t fixed_bytes() const override {
     // A thousand tokens or so are raw blocks; they count as tokens.
     return static_cast<std::int64_t>(sizeof(IndexState)) + Tail::Bytes(shape(), {}) +
-           shape().kv_heads * ValueSpread::Bytes(shape().value_dim);
+           shape().kv_heads * ValueSpread::Bytes(shape().value_dim) +
+           AuditRecord::Bytes(shape().kv_heads);
   }
   // Of the smallest spans, whose summaries weigh most.
   std::int64_t bytes_per_token() const override {

@@ -23,9 +23,8 @@ constexpr std::int64_t kQuantumFlops = 40'000'000;
 // A strip is one piece of work. Of many rows some select a branch, and products want many.
 constexpr std::int64_t kStripFlops = 3 * kQuantumFlops;
 
-// Beside its products a row spends this on a leaf's summary: four exponentials and a few
-// multiplications.
-constexpr std::int64_t kSelectFlops = 200;
+// A block that comes from memory takes as long as if this many rows read it.
+constexpr std::int64_t kMemoryRows = 12;
 
 // Of so many branches a row selects one, or looks at its leaves alone.
 constexpr std::int64_t kSelectedBranches = 3;
@@ -57,7 +56,10 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
                            static_cast<std::int64_t>(sizeof(RowMasses)) +
                            top_k * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t));
-  return rows * row + head_rows * static_cast<std::int64_t>(sizeof(RowMask));
+  const std::int64_t audits =
+      shape.kv_heads * CeilDivide(head_rows, kTileRows) * std::min(head_rows, kMostAudits);
+  return rows * row + audits * PlanAudits::RowBytes(layout, words) +
+         head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
 
 // The largest threshold whose error, as the spans' own keys saw it, is within the target; the
@@ -108,7 +110,11 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
   branch_words_ = spans ? BranchColumns(spans_.front()) / kBlockTokens : 0;
   use_index_ = words_ > 0 && group.sealed_tokens >= rule_.least_tokens;
-  if (use_index_) SetThreshold();
+  if (use_index_) {
+    SetThreshold();
+    audit_kind_ = {threshold_, group.causal || group.positions != nullptr};
+    state_->audits().Read(audit_kind_, factors_);
+  }
   blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
             (group.tail.rows > 0 ? 1 : 0);
   head_rows_ = group.count * shape_.group_size();
@@ -120,6 +126,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
        tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
   Grow(selected_, tiles * tile_rows_ * row_words());
   masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
+  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, words_);
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
     Grow(top_positions_, tiles * tile_rows_ * answer.top_k);
@@ -276,7 +283,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
                          .scores = scratch.Take(padded * kBlockTokens),
                          .corrections = scratch.Take(padded),
                          .sums = sums,
-                         .top = answer_.top_k > 0 ? &top : nullptr};
+                         .top = top.k > 0 ? &top : nullptr};
   const BlockView<float> block = span->index->leaf(leaf);
   AttendBlock(block, BlockView<float>{}, {&block.valid, 0}, span->first_token, work);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -285,7 +292,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
     tile.sums.max[r] = sums.max[i];
     tile.sums.sum[r] = sums.sum[i];
   }
-  return 2 * count * layout_.elements();
+  return 2 * std::max(count, kMemoryRows) * layout_.elements();
 }
 
 bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
@@ -295,7 +302,9 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
     switch (chain.phase) {
       case Phase::kSummaries:
         work += Summarize(tile, chain, scratch);
-        if (chain.next >= tile.rows.rows) chain = {Phase::kBlocks, 0};
+        if (chain.next < tile.rows.rows) break;
+        if (use_index_) ChooseAudits(tile, chain_index);
+        chain = {Phase::kBlocks, 0};
         break;
       case Phase::kBlocks:
         if (chain.next >= blocks_) {
@@ -305,12 +314,22 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
         work += AttendRaw(tile, chain, scratch);
         break;
       case Phase::kLeaves:
-        if (chain.next >= words_ * kBlockTokens) {
-          Write(tile);
-          return true;
+        if (chain.next < words_ * kBlockTokens) {
+          work += AttendLeaf(tile, chain, scratch);
+          break;
         }
-        work += AttendLeaf(tile, chain, scratch);
+        Write(tile);
+        if (audits_.count(chain_index) == 0) return true;
+        chain = {Phase::kAudits, 0};
         break;
+      case Phase::kAudits:
+        if (chain.next < words_ * kBlockTokens) {
+          Tile audited = AuditTileOf(tile, chain_index);
+          work += AttendLeaf(audited, chain, scratch);
+          break;
+        }
+        JudgeAudits(tile, chain_index);
+        return true;
     }
   }
   return false;
@@ -328,7 +347,6 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
   if (state_ != nullptr) {
     for (const auto& block : state_->raw_blocks()) raw_keys += std::popcount(block->valid);
   }
-  const double spread = state_ == nullptr ? 0.0 : state_->Spread(tile.rows.kv_head);
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];
     const std::int64_t row = tile.rows.tensor_row(r);
@@ -339,11 +357,7 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
     const double factor = index ? std::exp(static_cast<double>(masses.max) - max) : 0.0;
     const double far = factor * static_cast<double>(masses.far);
     const double read = std::max(sum - far, 0.0);
-    const auto square = masses.square_error;
-    if (view.errors != nullptr) {
-      const double error = index && spread > 0.0 ? factor * std::sqrt(square) / sum / spread : 0.0;
-      view.errors[row] = static_cast<float>(error);
-    }
+    if (view.errors != nullptr) view.errors[row] = index ? StatedErrorOf(tile, r) : 0.0F;
     if (view.log_normalizer_bounds != nullptr) {
       float* bounds = view.log_normalizer_bounds + 2 * row;
       bounds[0] = static_cast<float>(
@@ -363,7 +377,10 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
     if (view.paths != nullptr) {
       view.paths[row] = static_cast<std::uint8_t>(index ? AnswerPath::kIndex : AnswerPath::kExact);
     }
-    if (view.calibrated != nullptr) view.calibrated[row] = index ? 0 : 1;
+    if (view.calibrated != nullptr) {
+      const bool calibrated = !index || FactorOf(tile).calibrated;
+      view.calibrated[row] = calibrated ? 1 : 0;
+    }
   }
 }
 

@@ -26,11 +26,13 @@ double ShareDue(const TokenSpan& span, std::int64_t sealed) {
 IndexState::IndexState(const LayerShape& shape)
     : layout_(shape),
       scale_(shape.scale),
-      values_(static_cast<std::size_t>(shape.kv_heads), ValueSpread(shape.value_dim)) {}
+      values_(static_cast<std::size_t>(shape.kv_heads), ValueSpread(shape.value_dim)),
+      audits_(std::make_shared<AuditRecord>(shape.kv_heads)) {}
 
 std::int64_t IndexState::bytes() const {
   std::int64_t bytes = static_cast<std::int64_t>(sizeof(IndexState)) +
                        layout_.kv_heads * ValueSpread::Bytes(layout_.value_dim) +
+                       AuditRecord::Bytes(layout_.kv_heads) +
                        static_cast<std::int64_t>(blocks_.size()) * RawBlock::Bytes(layout_);
   for (const auto& piece : spans_) bytes += piece->bytes();
   const auto held = [](const auto& pieces, const auto& piece) {

@@ -72,6 +72,10 @@ struct StripQueries {
   bool bounds = false;  // whether RowMasses::lower and upper are wanted
 };
 
+// Beside its products a row spends this on a leaf's summary: four exponentials and a few
+// multiplications.
+inline constexpr std::int64_t kSelectFlops = 200;
+
 // Columns of all spans' leaves together, and of their branches; multiples of 64.
 std::int64_t Columns(std::span<const SpanView> spans);
 std::int64_t BranchColumns(std::span<const SpanView> spans);

@@ -22,7 +22,10 @@ constexpr std::int64_t kTokens = 3 * 3968 + 700;  // a main span, one of the lad
 
 class KdeBits : public ::testing::Test {
  protected:
-  KdeBits() : engine_(MakeKde(kShape)), tokens_(ClusteredTokens(kShape, kTokens, 60, 81)) {
+  // Without audits, so that stated errors have to be the same as well.
+  KdeBits()
+      : engine_(MakeKde(kShape, {.mode = KdeConfig::Mode::kIndex, .audits = {0.0, 0.0}})),
+        tokens_(ClusteredTokens(kShape, kTokens, 60, 81)) {
     for (std::int64_t t = 3; t < tokens_.count; t += 11) tokens_.Mask(t);
     queries_ = KeysAsQueries(tokens_, 53, 1.5F);
     count_ = static_cast<std::int64_t>(queries_.size()) / kShape.query_row();
