@@ -33,7 +33,7 @@ double AuditChance(double answer_work, double audit_work, double share);
 
 // The share of tiles of `rows` rows that are audited at all, where each row's chance is to be
 // `chance`: audits that read the keys together cost less. In a batch of 8,192 queries over 32,000
-// keys, 4 audits of each tile cost 10 % of the answers, as many in every third tile 3 %.
+// keys, 4 audits in each of 11 tiles cost 10 % of the answers, and so do 12 in each of 7.
 double TileChance(double chance, std::int64_t rows);
 
 // Error of a row with sums [d_v], as an L2 norm: the answer's, in which the keys that were not read
