@@ -101,7 +101,7 @@ struct QueryGroup {
   // if the caller gave none to an engine that can do without, or if causal, where each stands with
   // its token.
   const std::int64_t* positions = nullptr;
-  Accuracy accuracy;       // for approximate() engines
+  Accuracy accuracy = {};  // for approximate() engines
   std::int64_t layer = 0;  // of its session: what is drawn at random is drawn for it
   bool causal = false;
   std::int64_t first_cut = 0;

@@ -114,8 +114,9 @@ void SetRows(std::int64_t rows, std::int64_t stride, v1::Tensor& tensor) {
   std::vector<float> numbers;
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t place = i * stride % rows;
+    const std::int64_t line = place / 64;
     numbers.push_back(static_cast<float>(place % 64 - 32) / 8);
-    numbers.push_back(static_cast<float>(place / 64 - 32) / 8);
+    numbers.push_back(static_cast<float>(line - 32) / 8);
   }
   tensor.set_dtype(v1::F32);
   for (const std::int64_t size : {rows, std::int64_t{1}, std::int64_t{2}}) tensor.add_shape(size);
