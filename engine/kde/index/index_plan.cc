@@ -166,6 +166,11 @@ void IndexPlan::PackQueries(const Tile& tile) const {
   std::fill(tile.queries + tile.rows.rows * d, tile.queries + tile_rows_ * d, 0.0F);
 }
 
+std::int64_t IndexPlan::SummaryFlops() const {
+  return (branch_words_ + words_ / kSelectedBranches) * kBlockTokens *
+         (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
+}
+
 // One strip. Rows per strip are what fits a quantum, as whole products.
 std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
   if (chain.next == 0) {
@@ -187,8 +192,7 @@ std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
     chain.next = tile.rows.rows;
     return tile.rows.rows * (words_ + 1);
   }
-  const std::int64_t row_flops = (branch_words_ + words_ / kSelectedBranches) * kBlockTokens *
-                                 (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
+  const std::int64_t row_flops = SummaryFlops();
   std::int64_t most = kGemmRowBuckets[0];
   for (const std::int64_t bucket : kGemmRowBuckets) {
     if (bucket * row_flops <= kStripFlops) most = bucket;

@@ -77,6 +77,8 @@ class IndexPlan final : public AttendPlan {
   };
 
   Tile TileOf(std::int64_t chain);
+  // About what a row spends on summaries.
+  std::int64_t SummaryFlops() const;
   // Leaves, and branches twice.
   std::int64_t row_words() const { return words_ + 2 * branch_words_; }
   void SetThreshold();

@@ -36,8 +36,7 @@ double IndexPlan::AuditChanceOf(const Tile& tile) const {
                       span.errors->key_shares[static_cast<std::size_t>(span.TableRow(threshold_))]);
   }
   const auto key = static_cast<double>(2 * (shape_.key_dim + layout_.padded_value_dim));
-  const double summaries =
-      static_cast<double>(words_ * kBlockTokens) * (key + static_cast<double>(kSelectFlops));
+  const auto summaries = static_cast<double>(SummaryFlops());
   const double raw = static_cast<double>(blocks_ * kBlockTokens);
   return AuditChance(summaries + (read + raw) * key, (keys - read) * key,
                      FactorOf(tile).calibrated ? audit_shares_.calibrated : audit_shares_.learning);
