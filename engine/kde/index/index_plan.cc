@@ -126,7 +126,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
        tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
   Grow(selected_, tiles * tile_rows_ * row_words());
   masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
-  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, words_);
+  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, row_words());
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
     Grow(top_positions_, tiles * tile_rows_ * answer.top_k);

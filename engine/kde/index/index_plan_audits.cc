@@ -68,7 +68,7 @@ void IndexPlan::ChooseAudits(const Tile& tile, std::int64_t chain) {
     std::copy_n(tile.sums.acc + r * columns, columns, audited.predicted.acc + i * columns);
     audited.predicted.max[i] = tile.sums.max[r];
     audited.predicted.sum[i] = tile.sums.sum[r];
-    RowMask* unread = audited.unread + i * words_;
+    RowMask* unread = audited.unread + i * row_words();
     SelectAll(spans_[static_cast<std::size_t>(tile.rows.kv_head)], unread);
     for (std::int64_t word = 0; word < words_; ++word) {
       unread[word] &= ~tile.selected[r * row_words() + word];

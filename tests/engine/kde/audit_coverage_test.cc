@@ -91,9 +91,9 @@ struct WordParam {
 
 std::string Name(const ::testing::TestParamInfo<WordParam>& info) { return info.param.name; }
 
-class AuditCoverage : public ::testing::TestWithParam<WordParam> {};
+class AuditFigures : public ::testing::TestWithParam<WordParam> {};
 
-TEST_P(AuditCoverage, OfWordVectors) {
+TEST_P(AuditFigures, OfWordVectors) {
   std::optional<AuditCase> of = WordCase(GetParam().words, kWords);
   if (!of.has_value()) GTEST_SKIP() << "../shared/data/ has no word vectors";
   of->accuracy.target_error = GetParam().target;
@@ -101,14 +101,14 @@ TEST_P(AuditCoverage, OfWordVectors) {
   ExpectCoverage(GetParam().name, Draw(*of, kDraws));
 }
 
-INSTANTIATE_TEST_SUITE_P(Words, AuditCoverage,
+INSTANTIATE_TEST_SUITE_P(Words, AuditFigures,
                          ::testing::Values(WordParam{"OwnKeys", Words::kOwnKeys, 0.05},
                                            WordParam{"OwnKeysUnknown", Words::kOwnKeysUnknown, 0.2},
                                            WordParam{"OtherWords", Words::kOtherWords, 0.0},
                                            WordParam{"ValuesAreKeys", Words::kValuesAreKeys, 0.05}),
                          Name);
 
-class HeadCoverage : public ::testing::TestWithParam<data::SharedHeads> {
+class AuditHeadFigures : public ::testing::TestWithParam<data::SharedHeads> {
  protected:
   static void Run(const data::SharedHeads& heads, std::size_t from_layer, int draws,
                   const std::vector<double>& targets) {
@@ -135,18 +135,18 @@ class HeadCoverage : public ::testing::TestWithParam<data::SharedHeads> {
   }
 };
 
-TEST_P(HeadCoverage, OfTheLastLayer) {
+TEST_P(AuditHeadFigures, OfTheLastLayer) {
   Run(GetParam(), static_cast<std::size_t>(GetParam().layers - 1), 4, {0.0});
 }
 
 const auto kName = [](const auto& set) { return std::string(set.param.name); };
-INSTANTIATE_TEST_SUITE_P(Sets, HeadCoverage, ::testing::ValuesIn(data::kSharedHeads), kName);
+INSTANTIATE_TEST_SUITE_P(Sets, AuditHeadFigures, ::testing::ValuesIn(data::kSharedHeads), kName);
 
 #ifndef ATTND_SANITIZED  // the short forms run the same code
 
-class LongAuditCoverage : public ::testing::TestWithParam<WordParam> {};
+class LongAuditFigures : public ::testing::TestWithParam<WordParam> {};
 
-TEST_P(LongAuditCoverage, OfWordVectors) {
+TEST_P(LongAuditFigures, OfWordVectors) {
   std::optional<AuditCase> of = WordCase(GetParam().words, 16384);
   if (!of.has_value()) GTEST_SKIP() << "../shared/data/ has no word vectors";
   of->audits = kEager;
@@ -156,18 +156,19 @@ TEST_P(LongAuditCoverage, OfWordVectors) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Words, LongAuditCoverage,
+INSTANTIATE_TEST_SUITE_P(Words, LongAuditFigures,
                          ::testing::Values(WordParam{"OwnKeys", Words::kOwnKeys, 0.0},
                                            WordParam{"OwnKeysUnknown", Words::kOwnKeysUnknown, 0.0},
                                            WordParam{"OtherWords", Words::kOtherWords, 0.0},
                                            WordParam{"ValuesAreKeys", Words::kValuesAreKeys, 0.0}),
                          Name);
 
-using LongHeadCoverage = HeadCoverage;
+using LongAuditHeadFigures = AuditHeadFigures;
 
-TEST_P(LongHeadCoverage, OfAllLayers) { Run(GetParam(), 0, 20, {0.0, 0.05}); }
+TEST_P(LongAuditHeadFigures, OfAllLayers) { Run(GetParam(), 0, 20, {0.0, 0.05}); }
 
-INSTANTIATE_TEST_SUITE_P(Sets, LongHeadCoverage, ::testing::ValuesIn(data::kSharedHeads), kName);
+INSTANTIATE_TEST_SUITE_P(Sets, LongAuditHeadFigures, ::testing::ValuesIn(data::kSharedHeads),
+                         kName);
 
 #endif
 
