@@ -64,11 +64,11 @@ class IndexEngine final : public KdeModeEngine {
            shape().kv_heads * ValueSpread::Bytes(shape().value_dim) +
            AuditRecord::Bytes(shape().kv_heads);
   }
-  // Of the smallest spans, whose summaries weigh most.
+  // Of the shortest spans, whose summaries weigh most.
   std::int64_t bytes_per_token() const override {
     const std::int64_t bytes =
-        IndexSpan::Bytes(BlockLayout(shape()), {kBlockTokens, kLeastMainTokens - kBlockTokens});
-    return (bytes + kLeastMainTokens - kBlockTokens - 1) / (kLeastMainTokens - kBlockTokens);
+        IndexSpan::Bytes(BlockLayout(shape()), {kLeastMainTokens, kLeastLadderTokens});
+    return (bytes + kLeastLadderTokens - 1) / kLeastLadderTokens;
   }
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     return Tail::Bytes(shape(), {}) + (count + kBlockTokens) * bytes_per_token() +

@@ -114,22 +114,28 @@ absl::Status IndexState::Append(std::span<const Block> blocks, Scratch& scratch)
   return absl::OkStatus();
 }
 
-// Jobs run at the same time only where their last sixteenths overlap, and what they replace is let
-// go when they end; the largest that runs or begins between the positions and half as much again
-// are never exceeded.
+// The most that jobs take that are there at the same time; a finished one may have to wait until
+// the main span that it lies behind is visible.
 std::int64_t IndexState::UpkeepBytes(const BlockLayout& layout, std::int64_t from,
                                      std::int64_t to) {
+  std::vector<TokenSpan> jobs;
   std::int64_t most = 0;
-  // A job that runs at `from` began at most a sixteenth of an epoch before.
+  std::int64_t bytes = 0;
+  // A job that is there at `from` began at most a sixteenth of an epoch before.
   const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
-  const std::int64_t first = (earliest + kSpanGrid - 1) / kSpanGrid;
-  for (std::int64_t end = first * kSpanGrid; end <= to; end += kSpanGrid) {
-    for (const TokenSpan& span : SpansEndingAt(end)) {
-      if (VisibleFrom(span) < from) continue;
-      most = std::max(most, SpanBuild::Bytes(layout, span));
+  for (std::int64_t at = RoundUp(earliest, kSpanGrid); at <= to; at += kSpanGrid) {
+    std::erase_if(jobs, [&](const TokenSpan& job) {
+      const bool done = VisibleFrom(job) < at;
+      if (done) bytes -= SpanBuild::Bytes(layout, job);
+      return done;
+    });
+    for (const TokenSpan& job : SpansEndingAt(at)) {
+      jobs.push_back(job);
+      bytes += SpanBuild::Bytes(layout, job);
     }
+    if (at + kSpanGrid > from) most = std::max(most, bytes);
   }
-  return most + most / 2;
+  return most;
 }
 
 double IndexState::UpkeepOperations(const BlockLayout& layout, std::int64_t from, std::int64_t to) {
@@ -137,16 +143,15 @@ double IndexState::UpkeepOperations(const BlockLayout& layout, std::int64_t from
   // have 128 (Zen 4); a core does 13 billion in a second.
   const double per_key =
       6500.0 + 200.0 * static_cast<double>(layout.key_dim + layout.padded_value_dim);
-  // Keys are built into two main spans and, on the ladder between them, into one or two more.
-  constexpr double kBuilds = 3.0;
+  // Keys are built into two main spans and, on the ladder between them, into two or three more.
+  constexpr double kBuilds = 4.0;
   if (to - from > kEpochTokens) {
     return static_cast<double>(to - from) * kBuilds * per_key *
            static_cast<double>(layout.kv_heads);
   }
   double keys = 0.0;
   const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
-  const std::int64_t first = (earliest + kSpanGrid - 1) / kSpanGrid;
-  for (std::int64_t end = first * kSpanGrid; end <= to; end += kSpanGrid) {
+  for (std::int64_t end = RoundUp(earliest, kSpanGrid); end <= to; end += kSpanGrid) {
     for (const TokenSpan& span : SpansEndingAt(end)) {
       keys += (ShareDue(span, to) - ShareDue(span, from)) * static_cast<double>(span.tokens);
     }
