@@ -64,9 +64,14 @@ struct EstimateView {
   float* errors = nullptr;
   float* log_normalizer_bounds = nullptr;  // [n, Hq, 2], lower and upper
   float* exact_masses = nullptr;           // [n, Hq], share of the softmax weight evaluated exactly
-  std::int64_t* keys_evaluated = nullptr;  // [n, Hq]
-  std::uint8_t* paths = nullptr;           // [n, Hq], AnswerPath
-  std::uint8_t* calibrated = nullptr;      // [n, Hq], 1: errors rest on enough audited queries
+  // [n, Hq]: keys, each once, and summaries of clusters whose score with the row was computed in
+  // f32. Neither masked keys nor those that were only scanned in 8 bits.
+  std::int64_t* keys_evaluated = nullptr;
+  std::uint8_t* paths = nullptr;       // [n, Hq], AnswerPath
+  std::uint8_t* calibrated = nullptr;  // [n, Hq], 1: errors rest on enough audited queries
+  // [n, Hq], in the unit of `errors`: true errors of rows that were audited; others are not
+  // written.
+  float* audited_errors = nullptr;
 };
 
 // Where answers go; row i of the queries writes row i of each. Borrowed. `outputs` is required, the
@@ -96,7 +101,8 @@ struct QueryGroup {
   // if the caller gave none to an engine that can do without, or if causal, where each stands with
   // its token.
   const std::int64_t* positions = nullptr;
-  Accuracy accuracy;  // for approximate() engines
+  Accuracy accuracy = {};  // for approximate() engines
+  std::int64_t layer = 0;  // of its session: what is drawn at random is drawn for it
   bool causal = false;
   std::int64_t first_cut = 0;
 
@@ -188,6 +194,22 @@ class Engine {
   // OutOfRange where features or sums leave the range of f32; the state is then unusable.
   virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
                             std::span<const Block> blocks, Scratch& scratch) const = 0;
+
+  // Whether sealing a block may do more than store it, most of which PrepareSeal does before: then
+  // blocks are best sealed one at a time, each once it is prepared.
+  virtual bool prepares_seals() const { return false; }
+  // Does a piece, of a millisecond or so, of what sealing the next block of `state` will need. True
+  // when nothing is left that can be done before. Changes nothing that an answer shows, so that
+  // anybody may do without: Seal does what is missing. The pieces done for one state are done for
+  // all that share its work.
+  virtual bool PrepareSeal(const SealedState& /*state*/, Scratch& /*scratch*/) const {
+    return true;
+  }
+  // Multiply-adds that sealing spends beside storing blocks while a layer grows from `position` by
+  // `count` tokens; saturates at 2^58.
+  virtual std::int64_t UpkeepOperations(std::int64_t /*position*/, std::int64_t /*count*/) const {
+    return 0;
+  }
 
   // OutOfRange where the open block, sealed as it stands, would make Seal fail.
   virtual absl::Status CheckTail(const SealedState& state, const TailView& tail,

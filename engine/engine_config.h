@@ -63,6 +63,13 @@ struct LinearConfig {
   float guard_epsilon = 1e-6F;
 };
 
+// Work that modes AUTO and INDEX of kde spend on audits of their answers, in parts of the work of
+// answering, at most as many as that; stated errors depend on them, answers do not. 0: none.
+struct AuditShares {
+  double learning = 0.25;    // until stated errors are calibrated
+  double calibrated = 0.01;  // from then on
+};
+
 // Softmax attention, estimated with a stated error; see engine/kde/kde_engine.h.
 struct KdeConfig {
   enum class Mode {
@@ -74,6 +81,7 @@ struct KdeConfig {
   Mode mode = Mode::kAuto;
   Accuracy accuracy = {};  // of queries that ask for none
   std::uint64_t seed = 0;  // of what is drawn at random
+  AuditShares audits = {};
 };
 
 // The longest sliding window: 2^22 blocks, so that sums over them have room for exact bookkeeping.

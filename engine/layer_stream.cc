@@ -129,6 +129,10 @@ absl::Status LayerDraft::Append(const TokenBatch& batch, std::int64_t first, std
   return absl::OkStatus();
 }
 
+bool LayerDraft::PrepareSeal(std::int64_t count, Scratch& scratch) const {
+  return state_.tail_rows + count <= kBlockTokens || engine_.PrepareSeal(*state_.sealed, scratch);
+}
+
 absl::Status LayerDraft::CheckTail(Scratch& scratch) const {
   return engine_.CheckTail(*state_.sealed, state_.tail_view(), scratch);
 }

@@ -50,6 +50,10 @@ class LayerDraft {
   absl::Status Append(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                       TokenDigester* digester, Scratch& scratch);
 
+  // Does a piece of what sealing will need before `count` more tokens have been appended, at most
+  // 64. True when nothing is left that can be done before; see Engine::PrepareSeal.
+  bool PrepareSeal(std::int64_t count, Scratch& scratch) const;
+
   // Whether the open block can be sealed later without leaving the range of f32; a draft may be
   // published only after this was OK.
   absl::Status CheckTail(Scratch& scratch) const;

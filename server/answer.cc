@@ -120,8 +120,9 @@ std::int64_t WorkBytes(const AnswerSpec& spec, const RowsView& queries, std::int
   std::int64_t bytes = AnswerBytes(spec, queries.rows) + plan_bytes;
   if (spec.output_type != engine::DataType::kF32) bytes += outputs;
   if (queries.elements.type != engine::DataType::kF32) bytes += queries.elements.count * kF32;
-  if (spec.approximate && !spec.estimates) {
-    bytes += queries.rows * spec.shape.query_heads * kEstimateWorkBytes;
+  if (spec.approximate) {
+    const std::int64_t row_bytes = kAuditWorkBytes + (spec.estimates ? 0 : kEstimateWorkBytes);
+    bytes += queries.rows * spec.shape.query_heads * row_bytes;
   }
   return bytes;
 }

@@ -42,10 +42,11 @@ absl::StatusOr<Job::Next> AppendJob::Continue(engine::Scratch& scratch) {
   return Next::kEnd;
 }
 
-// Applies or digests one quantum of tokens.
+// Applies or digests one quantum of tokens, or prepares for it.
 absl::StatusOr<Job::Next> AppendJob::TakeTokens(engine::Scratch& scratch) {
   const std::int64_t left = mutation_->count(slice_) - mutation_->done(slice_);
   const std::int64_t now = std::min(left, mutation_->QuantumTokens(slice_));
+  if (applies_ && !mutation_->PrepareSeal(slice_, now, scratch)) return Next::kAdvance;
   absl::Status taken =
       applies_ ? mutation_->Apply(slice_, now, scratch) : mutation_->Digest(slice_, now, scratch);
   if (!taken.ok()) return taken;

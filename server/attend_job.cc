@@ -19,6 +19,7 @@ AttendJob::AttendJob(Call call, std::int64_t layer, const RowsView& queries,
                      const std::int64_t* positions, const AnswerSpec& spec,
                      v1::AttendResponse& response)
     : MessageJob(std::move(call)),
+      layer_(layer),
       engine_(call_.session().engine(layer)),
       group_queries_(GroupQueries(call_.session().group(layer))),
       queries_(queries),
@@ -67,6 +68,7 @@ Job::Next AttendJob::AttendGroup() {
   const std::int64_t* positions = positions_ == nullptr ? nullptr : positions_ + attended_;
   engine::QueryGroup group = engine::AttendGroup(*state_, rows, count, positions);
   group.accuracy = spec_.accuracy;
+  group.layer = layer_;
   plan_->Reset(group, answer_->View(attended_));
   attended_ += count;
   return Next::kChains;

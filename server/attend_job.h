@@ -46,6 +46,7 @@ class AttendJob final : public MessageJob {
   Next AttendGroup();
   absl::Status End();
 
+  const std::int64_t layer_;
   const engine::Engine& engine_;
   const std::int64_t group_queries_;
   const RowsView queries_;

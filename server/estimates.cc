@@ -23,7 +23,10 @@ T* Offset(T* pointer, std::int64_t count) {
 }  // namespace
 
 EstimateBuilder::EstimateBuilder(std::int64_t queries, std::int64_t heads, v1::Estimates* estimates)
-    : rows_(queries * heads), estimates_(estimates) {
+    : rows_(queries * heads),
+      estimates_(estimates),
+      audited_errors_(static_cast<std::size_t>(rows_), -1.0F) {
+  view_.audited_errors = audited_errors_.data();
   if (estimates == nullptr) {
     const auto rows = static_cast<std::size_t>(rows_);
     errors_.resize(rows);
@@ -56,6 +59,7 @@ engine::EstimateView EstimateBuilder::View(std::int64_t first_row) const {
   view.keys_evaluated = Offset(view.keys_evaluated, first_row);
   view.paths = Offset(view.paths, first_row);
   view.calibrated = Offset(view.calibrated, first_row);
+  view.audited_errors = Offset(view.audited_errors, first_row);
   return view;
 }
 

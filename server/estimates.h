@@ -20,6 +20,9 @@ inline constexpr std::int64_t kEstimateBytes = 10 + 4 * 4 + 3;
 // What is kept of a row where a client does not ask, for the metrics.
 inline constexpr std::int64_t kEstimateWorkBytes = 4 + 8 + 1 + 1;
 
+// What is kept of a row for the metrics in any case: the error that an audit finds.
+inline constexpr std::int64_t kAuditWorkBytes = 4;
+
 class EstimateBuilder {
  public:
   // Lays out `estimates` for `queries` queries of `heads` heads; null: keeps to itself what the
@@ -39,7 +42,8 @@ class EstimateBuilder {
  private:
   const std::int64_t rows_;
   v1::Estimates* const estimates_;
-  engine::EstimateView view_;  // of row 0
+  engine::EstimateView view_;          // of row 0
+  std::vector<float> audited_errors_;  // -1: not audited
   // Where they are not sent.
   std::vector<float> errors_;
   std::vector<std::int64_t> keys_evaluated_;

@@ -180,6 +180,8 @@ struct Metrics::Impl {
   Counter* kde_calibrated = nullptr;
   Histogram* kde_keys = nullptr;
   Histogram* kde_errors = nullptr;
+  Histogram* kde_audits = nullptr;
+  Counter* kde_audits_beyond = nullptr;
   std::array<Counter*, kRejectReasons.size()> rejected{};
   Counter* created = nullptr;
   std::array<Counter*, kCloseReasons.size()> closed{};
@@ -271,6 +273,15 @@ Metrics::Impl::Impl(const BuildInfo& build) {
                            "Stated errors, relative to the values' spread, of query rows of kde "
                            "layers that did not take the exact path.")
                     .Add({}, BoundsOf(kErrorBounds));
+  kde_audits =
+      &Histograms("attnd_kde_audited_error",
+                  "True errors, relative to the values' spread, of query rows of kde layers "
+                  "that were audited.")
+           .Add({}, BoundsOf(kErrorBounds));
+  kde_audits_beyond =
+      &Counters("attnd_kde_audits_beyond_stated_total",
+                "Audited query rows of kde layers whose true error exceeds the stated one.")
+           .Add({});
   counts.reserve(std::max(kKeyBounds.size(), kErrorBounds.size()) + 1);
 
   auto& rejections =
@@ -340,6 +351,9 @@ void Metrics::AddEstimates(const engine::EstimateView& estimates, std::int64_t r
   Tally keys(kKeyBounds);
   Tally errors(kErrorBounds);
   std::array<std::int64_t, kPaths.size()> paths{};
+  Tally audits(kErrorBounds);
+  std::int64_t audited = 0;
+  std::int64_t beyond = 0;
   std::int64_t calibrated = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::size_t path = estimates.paths[row];
@@ -347,6 +361,11 @@ void Metrics::AddEstimates(const engine::EstimateView& estimates, std::int64_t r
     calibrated += estimates.calibrated[row];
     keys.Add(static_cast<double>(estimates.keys_evaluated[row]));
     if (path != Index(engine::AnswerPath::kExact)) errors.Add(double{estimates.errors[row]});
+    if (estimates.audited_errors != nullptr && estimates.audited_errors[row] >= 0.0F) {
+      ++audited;
+      audits.Add(double{estimates.audited_errors[row]});
+      if (estimates.audited_errors[row] > estimates.errors[row]) ++beyond;
+    }
   }
   for (std::size_t p = 0; p < kPaths.size(); ++p) {
     if (paths[p] > 0) impl_->kde_answers[p]->Increment(static_cast<double>(paths[p]));
@@ -354,6 +373,8 @@ void Metrics::AddEstimates(const engine::EstimateView& estimates, std::int64_t r
   if (calibrated > 0) impl_->kde_calibrated->Increment(static_cast<double>(calibrated));
   impl_->Observe(*impl_->kde_keys, keys);
   if (paths[Index(engine::AnswerPath::kExact)] < rows) impl_->Observe(*impl_->kde_errors, errors);
+  if (audited > 0) impl_->Observe(*impl_->kde_audits, audits);
+  if (beyond > 0) impl_->kde_audits_beyond->Increment(static_cast<double>(beyond));
 }
 
 void Metrics::AddRejected(RejectReason reason) { impl_->rejected[Index(reason)]->Increment(); }

@@ -94,7 +94,7 @@ class Metrics {
   void AddTokens(EngineKind engine, std::int64_t count);
   void AddQueries(EngineKind engine, std::int64_t count);
   // attnd_kde_*: what became of `rows` query rows of one head each. Reads errors, keys_evaluated,
-  // paths and calibrated.
+  // paths, calibrated and, where it is not null, audited_errors: below 0 for rows of no audit.
   void AddEstimates(const engine::EstimateView& estimates, std::int64_t rows);
   void AddRejected(RejectReason reason);
   void AddSessionCreated();

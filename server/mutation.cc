@@ -130,6 +130,10 @@ engine::LayerDraft& Mutation::draft(std::size_t slice) {
   return *draft;
 }
 
+bool Mutation::PrepareSeal(std::size_t slice, std::int64_t count, engine::Scratch& scratch) {
+  return draft(slice).PrepareSeal(count, scratch);
+}
+
 absl::Status Mutation::Apply(std::size_t slice, std::int64_t count, engine::Scratch& scratch) {
   absl::Status applied = draft(slice).Append(slices_[slice].batch, digested_[slice], count,
                                              &digesters_[slice], scratch);

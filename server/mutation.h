@@ -57,6 +57,10 @@ class Mutation {
   // The draft of a slice's layer; begun from the published state when first asked for.
   engine::LayerDraft& draft(std::size_t slice);
 
+  // Does a piece of what applying the next `count` tokens, at most 64, will need: a quantum. True
+  // when nothing is left; see LayerDraft::PrepareSeal.
+  bool PrepareSeal(std::size_t slice, std::int64_t count, engine::Scratch& scratch);
+
   // Applies the next `count` tokens of a slice to its draft.
   absl::Status Apply(std::size_t slice, std::int64_t count, engine::Scratch& scratch);
   // Only digests the next `count` tokens of a slice.

@@ -41,12 +41,14 @@ absl::StatusOr<Job::Next> StepJob::Continue(engine::Scratch& scratch) {
   }
   // The tokens of one block share one sealed state, so that their queries are one group.
   const std::int64_t now = std::min(left, mutation_->draft(0).open_rows());
+  if (!mutation_->PrepareSeal(0, now, scratch)) return Next::kAdvance;
   absl::Status applied = mutation_->Apply(0, now, scratch);
   if (!applied.ok()) return applied;
   const std::int64_t row = done * engine_.shape().query_row();
   engine::QueryGroup group =
       engine::StepGroup(mutation_->draft(0).state(), rows_->data() + row, now);
   group.accuracy = spec_.accuracy;
+  group.layer = span_.layer;
   plan_->Reset(group, answer_->View(done));
   answering_ = true;
   return Next::kChains;

@@ -60,10 +60,11 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
   const bool seals = position % engine::kBlockTokens + tokens > engine::kBlockTokens ||
                      (position > 0 && position % engine::kBlockTokens == 0);
   if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat * engine.seal_passes());
-  return operations;
+  return operations + engine.UpkeepOperations(position, tokens);
 }
 
 std::int64_t AppendQuantumTokens(const engine::Engine& engine) {
+  if (engine.prepares_seals()) return engine::kBlockTokens;
   const engine::LayerShape& shape = engine.shape();
   const std::int64_t block_floats = (shape.key_row() + shape.value_row()) * engine::kBlockTokens;
   const Operations block_operations = AppendOperations(engine, 0, engine::kBlockTokens);

@@ -32,7 +32,8 @@ Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
 Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t tokens);
 
-// Tokens of a mutation that make a quantum of a millisecond or less, whole blocks and at least one.
+// Tokens of a mutation that make a quantum of a millisecond or less, whole blocks and at least one;
+// one where the engine prepares seals, since each block has to be prepared before.
 std::int64_t AppendQuantumTokens(const engine::Engine& engine);
 
 }  // namespace attnd::server

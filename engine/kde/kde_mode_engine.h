@@ -35,6 +35,10 @@ class KdeModeEngine : public Engine {
 
  protected:
   const KdeConfig& config() const { return config_; }
+  // How many blocks are sealed at a position: the newest one is open.
+  static std::int64_t SealedBlocks(std::int64_t position) {
+    return position == 0 ? 0 : (position - 1) / kBlockTokens;
+  }
 
  private:
   const LayerShape shape_;

@@ -1,5 +1,6 @@
 #include "engine/simd/leaf_selection.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -24,6 +25,7 @@ constexpr std::int64_t kBlock = 64;
 
 constexpr float kMostVariance = 20.0F;
 constexpr float kMostExponent = 80.0F;
+constexpr float kMostLogMass = 40.0F;
 
 struct Sum {
   V even;
@@ -98,9 +100,11 @@ float LogMassesImpl(const LeafStats& leaves, float* scores) {
 float SumOfMassesImpl(const float* log_masses, std::int64_t columns, float max) {
   const F32x8 d;
   const V shift = hn::Set(d, max);
+  const V most = hn::Set(d, kMostLogMass);
   Sum sum = ZeroSum();
   for (std::int64_t c = 0; c < columns; c += kLanes) {
-    AddTo(sum, c / kLanes, ExpUpTo87(d, hn::Sub(hn::LoadU(d, log_masses + c), shift)));
+    const V x = hn::Sub(hn::LoadU(d, log_masses + c), shift);
+    AddTo(sum, c / kLanes, ExpUpTo87(d, hn::IfThenElse(hn::Le(x, most), x, most)));
   }
   return Total(sum);
 }
@@ -118,7 +122,7 @@ void PredictLeavesImpl(const LeafStats& leaves, const LeafQuery& query, const fl
 LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
                             float* log_masses, std::uint64_t* selected) {
   const F32x8 d;
-  const V threshold = hn::Set(d, query.threshold * query.threshold);
+  const V threshold = hn::Set(d, SquareThreshold(query.threshold));
   const V ratio = hn::Set(d, query.ratio);
   const V zero = hn::Zero(d);
   alignas(64) float own_leaf[kBlock] = {};  // not 0: the query's own, in its block
@@ -131,11 +135,13 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
   Sum upper = ZeroSum();
   for (std::int64_t block = 0; block * kBlock < leaves.columns; ++block) {
     std::uint64_t bits = 0;
-    for (std::int64_t v = 0; v < kBlock / kLanes; ++v) {
+    const std::int64_t vectors = std::min(leaves.columns - block * kBlock, kBlock) / kLanes;
+    for (std::int64_t v = 0; v < vectors; ++v) {
       const std::int64_t c = block * kBlock + v * kLanes;
       const V log_lower = LogLower(query, log_masses, c);
       const Prediction leaf = Predict(leaves, query, log_lower, c);
-      auto read = hn::Not(hn::Le(leaf.square_error, threshold));
+      auto read = hn::Not(hn::And(hn::Le(leaf.square_error, threshold),
+                                  hn::Le(log_lower, hn::Set(d, kMostLogMass))));
       if (block == own_block) {
         read = hn::Or(read, hn::Gt(hn::Load(d, own_leaf + v * kLanes), zero));
       }

@@ -8,15 +8,22 @@
 // their standard deviation. Where s is above 20 both are n exp(q . mu + |q| R), which no leaf
 // exceeds. Leaves with e above a threshold, or not comparable with it, are selected.
 //
-// All masses are relative to exp(max), max the largest ln n + q . mu of the row. Arrays have
-// `columns` elements, a multiple of 64; columns beyond the leaves have counts of 0. Sums run in 16
+// Branches, which are larger and have leaves within, are met by the same formulas.
+//
+// All masses are relative to exp(max), max the largest ln n + q . mu of the row's branches; leaves
+// of more than e^40 are selected. Arrays have
+// `columns` elements, a multiple of 16; columns beyond the leaves have counts of 0. Sums run in 16
 // fixed lanes; bits do not depend on the instruction set. Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_SIMD_LEAF_SELECTION_H_
 #define ATTND_ENGINE_SIMD_LEAF_SELECTION_H_
 
+#include <algorithm>
 #include <cstdint>
 
 namespace attnd::engine {
+
+// What e^2 is compared with. Capped, so that sums of what is not selected stay finite.
+constexpr float SquareThreshold(float threshold) { return std::min(threshold * threshold, 1e30F); }
 
 // Borrowed.
 struct LeafStats {
@@ -51,7 +58,7 @@ struct LeafTotals {
 // scores[c] = q . mu_c becomes ln n_c + q . mu_c. Returns the largest, NaN if one is NaN or +inf.
 float LogMasses(const LeafStats& leaves, float* scores);
 
-// sum over c of exp(log_masses[c] - max).
+// sum over c of exp(log_masses[c] - max), or e^40 where that is more or not a number.
 float SumOfMasses(const float* log_masses, std::int64_t columns, float max);
 
 // e^2 and w of every leaf, without ratios.

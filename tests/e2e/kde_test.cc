@@ -125,6 +125,45 @@ TEST_F(Kde, EstimatesAreCountedWhetherTheyAreSentOrNot) {
   EXPECT_EQ(server_.Metric("attnd_kde_answers_total{path=\"exact\"}"), 40) << "a replay is none";
 }
 
+// Audits change what is stated of errors, which is calibrated after some hundred of them.
+TEST_F(Kde, AnswersStayTheSameWhileTheirStatedErrorsAreCalibrated) {
+  v1::LayerGroup group = KdeGroup(kShape);
+  group.mutable_kde()->set_mode(v1::KdeConfig::INDEX);
+  const TestSession session(server_.stub(), "s", ConfigOf({group}));
+  constexpr std::int64_t kLong = 4500;
+  constexpr std::int64_t kAsked = 512;
+  ASSERT_TRUE(Succeeded(session.Append(RandomTokens(kShape, kLong, 2), 0, kLong).status));
+  const auto ask = [&](unsigned seed) {
+    const std::vector<float> queries = RandomQueries(kShape, kAsked, seed);
+    v1::AnswerOptions options;
+    options.set_estimates(true);
+    Reply<v1::AttendResponse> reply =
+        session.Attend(session.AttendOf(kShape, queries, 0, kAsked, options));
+    EXPECT_TRUE(Succeeded(reply.status));
+    return reply;
+  };
+  const Reply<v1::AttendResponse> first = ask(100);
+  const std::string& calibrated = first->answer().estimates().calibrated();
+  EXPECT_GT(std::ranges::count(calibrated, '\0'), kAsked);
+  EXPECT_TRUE(server_.WaitForMetric("attnd_queries_total{engine=\"kde\"}", kAsked));
+  std::int64_t asked = 1;
+  for (; asked < 40; ++asked) {
+    const Reply<v1::AttendResponse> other = ask(100 + static_cast<unsigned>(asked));
+    if (std::ranges::count(other->answer().estimates().calibrated(), '\0') == 0) break;
+  }
+  const Reply<v1::AttendResponse> last = ask(100);
+  EXPECT_EQ(last->answer().estimates().calibrated(), std::string(calibrated.size(), '\1'));
+  EXPECT_EQ(last->answer().outputs().data(), first->answer().outputs().data());
+  EXPECT_NE(last->answer().estimates().errors().data(),
+            first->answer().estimates().errors().data());
+  // 200 of each kv-head.
+  EXPECT_TRUE(server_.WaitForMetric("attnd_queries_total{engine=\"kde\"}",
+                                    static_cast<double>((asked + 2) * kAsked)));
+  EXPECT_GE(server_.Metric("attnd_kde_audited_error_count"), 400);
+  EXPECT_LT(server_.Metric("attnd_kde_audits_beyond_stated_total"),
+            0.2 * server_.Metric("attnd_kde_audited_error_count"));
+}
+
 TEST_F(Kde, PartialsOfTwoContextsMerge) {
   const TestSession first(server_.stub(), "first", ConfigOf({KdeGroup(kShape)}));
   const TestSession second(server_.stub(), "second", ConfigOf({KdeGroup(kShape)}));

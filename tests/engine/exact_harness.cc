@@ -10,17 +10,6 @@
 #include "tests/engine/random_values.h"
 
 namespace attnd::engine::exact_test {
-namespace {
-
-template <typename T>
-std::vector<T> SliceRows(const std::vector<T>& v, std::int64_t first, std::int64_t count,
-                         std::int64_t queries) {
-  const std::int64_t row = static_cast<std::int64_t>(v.size()) / queries;
-  return {v.begin() + first * row, v.begin() + (first + count) * row};
-}
-
-}  // namespace
-
 std::unique_ptr<const Engine> MakeExact(const LayerShape& shape, DataType storage) {
   auto engine = MakeExactEngine(shape, {.storage = storage});
   EXPECT_TRUE(engine.ok()) << engine.status();

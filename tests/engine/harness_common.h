@@ -20,6 +20,14 @@ bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
+// Rows [first, first + count) of the answers to `queries` queries.
+template <typename T>
+std::vector<T> SliceRows(const std::vector<T>& v, std::int64_t first, std::int64_t count,
+                         std::int64_t queries) {
+  const std::int64_t row = static_cast<std::int64_t>(v.size()) / queries;
+  return {v.begin() + first * row, v.begin() + (first + count) * row};
+}
+
 // Bit i: token first + i is not masked. `mask` is by token, 0: masked; count is at most 64.
 inline RowMask ValidRows(const std::vector<std::uint8_t>& mask, std::int64_t first,
                          std::int64_t count) {

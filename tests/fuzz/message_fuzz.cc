@@ -1,19 +1,24 @@
 // A row of StreamRequest messages, each behind its length in two bytes, at a session with layers of
-// all engines.
+// all engines, kde's in all four modes.
 //
 // Half of the messages are sent to the session and its generation whatever they say, or nothing
-// would get past these two checks. What must hold: each is answered once, a mutation that failed
-// changed nothing, one that succeeded moved the layer by its tokens or was a retry, and at the end
-// no request, byte or state is left.
+// would get past these two checks. Half of the Attends among them go to a session of kde layers
+// that hold more tokens than one input brings: enough for an index and for a sample. What must
+// hold: each is answered once, a mutation that failed changed nothing, one that succeeded moved the
+// layer by its tokens or was a retry, numbers of an answer are in their range, and at the end no
+// request, byte or state is left.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <future>
 #include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "server/error.h"
 #include "server/session_config.h"
@@ -21,6 +26,16 @@
 
 namespace attnd::server {
 namespace {
+
+void AddKdeLayers(v1::SessionConfig& config) {
+  for (const auto mode : {v1::KdeConfig::AUTO, v1::KdeConfig::INDEX, v1::KdeConfig::CERTIFIED,
+                          v1::KdeConfig::PAPER}) {
+    v1::LayerGroup& kde = *config.add_layer_groups();
+    kde.set_key_dim(2);
+    kde.set_query_heads(2);
+    kde.mutable_kde()->set_mode(mode);
+  }
+}
 
 SessionPlan Plan(const Options& options) {
   v1::SessionConfig config;
@@ -60,10 +75,7 @@ SessionPlan Plan(const Options& options) {
     rule.mutable_update()->set_decay(decay);
     rule.mutable_update()->set_delta(decay == v1::UpdateRule::PER_TOKEN);
   }
-  v1::LayerGroup& kde = *config.add_layer_groups();
-  kde.set_key_dim(2);
-  kde.set_query_heads(2);
-  kde.mutable_kde();
+  AddKdeLayers(config);
   return *PlanSession(config, options);
 }
 
@@ -97,6 +109,54 @@ absl::Status Handle(FuzzServer& server, v1::StreamRequest& request, v1::StreamRe
   return answered.get();
 }
 
+// Rows on a grid that never repeats within kLongTokens, so that keys are near and far.
+void SetRows(std::int64_t rows, std::int64_t stride, v1::Tensor& tensor) {
+  std::vector<float> numbers;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t place = i * stride % rows;
+    const std::int64_t line = place / 64;
+    numbers.push_back(static_cast<float>(place % 64 - 32) / 8);
+    numbers.push_back(static_cast<float>(line - 32) / 8);
+  }
+  tensor.set_dtype(v1::F32);
+  for (const std::int64_t size : {rows, std::int64_t{1}, std::int64_t{2}}) tensor.add_shape(size);
+  tensor.set_data(numbers.data(), numbers.size() * sizeof(float));
+}
+
+// kde layers of four modes with an index over all but the newest tokens.
+class LongSession {
+ public:
+  explicit LongSession(FuzzServer& server) {
+    v1::SessionConfig config;
+    AddKdeLayers(config);
+    auto created = server.sessions.Create({Session::kDefaultTenant, "long"},
+                                          *PlanSession(config, server.options));
+    Require(created.ok(), "a long session is made");
+    session_ = *std::move(created);
+    v1::StreamRequest request;
+    v1::AppendRequest& append = *request.mutable_append();
+    append.set_session_id(session_->key().id);
+    append.set_generation(session_->generation());
+    for (int layer = 0; layer < session_->layers(); ++layer) {
+      v1::LayerTokens& tokens = *append.add_tokens();
+      tokens.set_layer(layer);
+      tokens.set_position(0);
+      SetRows(kLongTokens, 1, *tokens.mutable_keys());
+      SetRows(kLongTokens, 7, *tokens.mutable_values());
+    }
+    v1::StreamResponse response;
+    Require(Handle(server, request, response).ok(), "a long session is filled");
+    while (server.scheduler.jobs() > 0) std::this_thread::yield();
+  }
+
+  const Session& session() const { return *session_; }
+
+ private:
+  static constexpr std::int64_t kLongTokens = 4500;
+
+  SessionPtr session_;
+};
+
 void Aim(v1::StreamRequest& request, const Session& session) {
   if (request.has_append()) {
     request.mutable_append()->set_session_id(session.key().id);
@@ -106,6 +166,36 @@ void Aim(v1::StreamRequest& request, const Session& session) {
   } else if (request.has_step()) {
     request.mutable_step()->set_session_id(session.key().id);
     request.mutable_step()->set_generation(session.generation());
+  }
+}
+
+std::vector<float> Floats(const v1::Tensor& tensor) {
+  std::vector<float> numbers(tensor.data().size() / sizeof(float));
+  std::memcpy(numbers.data(), tensor.data().data(), numbers.size() * sizeof(float));
+  return numbers;
+}
+
+void CheckNumbers(const v1::Answer& answer) {
+  if (answer.outputs().dtype() == v1::F32) {
+    Require(std::ranges::all_of(Floats(answer.outputs()), [](float x) { return std::isfinite(x); }),
+            "outputs are finite");
+  }
+  if (!answer.has_estimates()) return;
+  const v1::Estimates& estimates = answer.estimates();
+  const std::vector<float> errors = Floats(estimates.errors());
+  const std::vector<float> masses = Floats(estimates.exact_masses());
+  const std::vector<float> bounds = Floats(estimates.log_normalizer_bounds());
+  const std::size_t rows = errors.size();
+  const auto keys = static_cast<std::size_t>(estimates.keys_evaluated_size());
+  Require(masses.size() == rows && bounds.size() == 2 * rows && keys == rows &&
+              estimates.paths().size() == rows && estimates.calibrated().size() == rows &&
+              estimates.target_met().size() == rows,
+          "every row has its estimates");
+  for (std::size_t row = 0; row < rows; ++row) {
+    Require(errors[row] >= 0.0F, "a stated error is a number, at least 0");
+    Require(masses[row] >= 0.0F && masses[row] <= 1.0F, "a share is 0 to 1");
+    Require(!(bounds[2 * row] > bounds[2 * row + 1]), "bounds are in order");
+    Require(estimates.keys_evaluated(static_cast<int>(row)) >= 0, "a count is at least 0");
   }
 }
 
@@ -123,9 +213,11 @@ void CheckAnswer(const absl::Status& status, const v1::StreamRequest& request,
   }
   if (request.has_attend()) {
     Require(before == after, "an Attend changes nothing");
+    CheckNumbers(response.attend().answer());
   } else if (request.has_step()) {
     Require((after == before) == response.step().replayed(), "a Step applies or is a retry");
     Require(response.step().position() <= after, "a Step tells where its tokens end");
+    CheckNumbers(response.step().answer());
   } else if (request.has_append()) {
     Require((after == before) == response.append().replayed(), "an Append applies or is a retry");
   }
@@ -137,21 +229,24 @@ std::int64_t Tokens(const Session& session) {
   return tokens;
 }
 
-void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
+void Run(FuzzServer& server, const LongSession& long_session, const std::uint8_t* data,
+         std::size_t size) {
+  const std::int64_t kept = server.budget.used();
   auto created = server.sessions.Create({Session::kDefaultTenant, "s"}, Plan(server.options));
   Require(created.ok(), "a small session is made");
   SessionPtr session = *std::move(created);
   for (int messages = 0; messages < 16 && size >= 2; ++messages) {
     const std::size_t length =
-        std::min(std::size_t{data[0]} + (std::size_t{data[1]} & 0x7F) * 256, size - 2);
+        std::min(std::size_t{data[0]} + (std::size_t{data[1]} & 0x3F) * 256, size - 2);
     const bool aim = (data[1] & 0x80) == 0;
+    const bool at_long = (data[1] & 0x40) != 0;
     v1::StreamRequest request;
     v1::StreamResponse response;
     const bool parsed = request.ParseFromArray(data + 2, static_cast<int>(length));
     data += 2 + length;
     size -= 2 + length;
     if (!parsed || request.message_case() == v1::StreamRequest::MESSAGE_NOT_SET) continue;
-    if (aim) Aim(request, *session);
+    if (aim) Aim(request, at_long && request.has_attend() ? long_session.session() : *session);
     const std::int64_t before = Tokens(*session);
     const absl::Status status = Handle(server, request, response);
     CheckAnswer(status, request, response, before, Tokens(*session));
@@ -161,7 +256,7 @@ void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
   while (server.scheduler.jobs() > 0) std::this_thread::yield();
   session = nullptr;
   Require(server.admission.requests() == 0 && server.admission.bytes() == 0, "tickets come back");
-  Require(server.budget.used() == 0, "state is given back");
+  Require(server.budget.used() == kept, "state is given back");
 }
 
 }  // namespace
@@ -169,6 +264,7 @@ void Run(FuzzServer& server, const std::uint8_t* data, std::size_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static auto& server = *new attnd::server::FuzzServer;
-  attnd::server::Run(server, data, size);
+  static const auto& long_session = *new attnd::server::LongSession(server);
+  attnd::server::Run(server, long_session, data, size);
   return 0;
 }

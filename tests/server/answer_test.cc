@@ -127,10 +127,11 @@ TEST(WorkBytes, CountsTheAnswerThePlanAndWhatIsConverted) {
   spec.output_type = engine::DataType::kF16;
   EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries);
   spec.approximate = true;
-  EXPECT_EQ(WorkBytes(spec, queries, 777),
-            AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries + 60 * kEstimateWorkBytes);
+  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries +
+                                               60 * (kEstimateWorkBytes + kAuditWorkBytes));
   spec.estimates = true;
-  EXPECT_EQ(WorkBytes(spec, queries, 777), AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries);
+  EXPECT_EQ(WorkBytes(spec, queries, 777),
+            AnswerBytes(spec, 10) + 777 + kOutputs + 4 * kQueries + 60 * kAuditWorkBytes);
 }
 
 TEST(PlanAnswer, RefusesWhatIsOutOfRangeOrNotOffered) {

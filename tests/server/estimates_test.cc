@@ -61,6 +61,8 @@ TEST(Estimates, WithoutAMessageKeepsWhatTheMetricsNeed) {
   EXPECT_EQ(last.keys_evaluated - first.keys_evaluated, 5);
   EXPECT_EQ(last.paths - first.paths, 5);
   EXPECT_EQ(last.calibrated - first.calibrated, 5);
+  EXPECT_EQ(last.audited_errors - first.audited_errors, 5);
+  EXPECT_EQ(*last.audited_errors, -1.0F) << "no row is audited until an audit says so";
   EXPECT_EQ(first.log_normalizer_bounds, nullptr);
   EXPECT_EQ(last.exact_masses, nullptr);
 }

@@ -230,6 +230,7 @@ TEST_F(MessageJobTest, AJobWhoseDeadlineHasPassedEndsBetweenQuanta) {
 
 class MessageJobs : public MessageJobTest {
  protected:
+  static constexpr std::int32_t kKde = 3;
   static constexpr std::int64_t kReserved = 12'345;
 
   static v1::Tensor Tensor(std::int64_t rows, float element) {
@@ -355,7 +356,6 @@ TEST_F(MessageJobs, AStepThatRunsOutOfMemoryPublishesNothing) {
 }
 
 TEST_F(MessageJobs, AStepOfEstimatesThatRunsOutOfMemoryPublishesNothing) {
-  constexpr std::int32_t kKde = 3;
   v1::LayerTokens tokens;
   const v1::Tensor queries = Tensor(10, 1);
   for (const bool sent : {true, false}) {
@@ -419,6 +419,39 @@ TEST_F(MessageJobs, AnAppendThatIsCancelledBetweenQuantaPublishesNothing) {
   EXPECT_EQ(session_->position(0), 0);
   EXPECT_EQ(session_->position(2), 0);
   EXPECT_EQ(budget_.used(), used);
+}
+
+// The seal of one token once built a whole index before the job came back to the scheduler.
+TEST_F(MessageJobs, ATokenThatNeedsAnIndexYieldsWhileItIsBuilt) {
+  for (const bool step : {false, true}) {
+    session_ = MakeSession();
+    Publish(*session_, kKde, 4032, 1);  // of which a span of 3,968 has been sealed
+    const v1::LayerTokens one = Tokens(kKde, 1);
+    ASSERT_TRUE(budget_.Reserve(kReserved).ok());
+    v1::AppendResponse appended;
+    v1::StepResponse stepped;
+    std::unique_ptr<Job> job;
+    if (step) {
+      job = std::make_unique<StepJob>(MakeCall(CallKind::kStep, kKde), Slice(one),
+                                      *CheckRows(one.keys(), "queries", 1, kDim), Spec(kKde),
+                                      kReserved, stepped);
+    } else {
+      job = std::make_unique<AppendJob>(MakeCall(CallKind::kAppend, kKde),
+                                        std::vector<LayerSlice>{Slice(one)}, kReserved, appended);
+    }
+    int pieces = 0;
+    Next next = job->Advance(scratch_);
+    for (; next == Next::kAdvance; next = job->Advance(scratch_)) ++pieces;
+    EXPECT_GT(pieces, 3 * 3968 / 64) << "leaf by leaf, in several stages";
+    if (next == Next::kChains) {
+      for (std::int64_t chain = 0; chain < job->chains(); ++chain) {
+        while (!job->RunChain(chain, scratch_)) {
+        }
+      }
+      RunToEnd(*job, scratch_);
+    }
+    EXPECT_EQ(session_->position(kKde), 4033);
+  }
 }
 
 }  // namespace

@@ -126,6 +126,8 @@ TEST(MetricsTest, HasExactlyTheDocumentedFamilies) {
       {"attnd_kde_calibrated_total", "counter"},
       {"attnd_kde_keys_evaluated", "histogram"},
       {"attnd_kde_stated_error", "histogram"},
+      {"attnd_kde_audited_error", "histogram"},
+      {"attnd_kde_audits_beyond_stated_total", "counter"},
       {"attnd_rejected_total", "counter"},
       {"attnd_sessions_created_total", "counter"},
       {"attnd_sessions_closed_total", "counter"},
@@ -338,7 +340,11 @@ TEST(MetricsTest, EstimatesAreCountedByTheRow) {
   view.paths = paths.data();
   view.calibrated = calibrated.data();
   metrics.AddEstimates(view, 4);
+  std::vector<float> audited = {-1.0F, 0.04F, 0.002F, -1.0F};
+  view.audited_errors = audited.data();
   metrics.AddEstimates(view, 1);
+  const Page before(metrics.Expose());
+  EXPECT_EQ(before["attnd_kde_audited_error_count"], 0);
   const Page page(metrics.Expose());
   EXPECT_EQ(page["attnd_kde_answers_total{path=\"exact\"}"], 2);
   EXPECT_EQ(page["attnd_kde_answers_total{path=\"index\"}"], 2);
@@ -354,6 +360,11 @@ TEST(MetricsTest, EstimatesAreCountedByTheRow) {
   EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"0.005\"}"], 1);
   EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"0.05\"}"], 2);
   EXPECT_EQ(page["attnd_kde_stated_error_bucket{le=\"1\"}"], 2);
+  metrics.AddEstimates(view, 4);
+  const Page after(metrics.Expose());
+  EXPECT_EQ(after["attnd_kde_audited_error_count"], 2);
+  EXPECT_NEAR(after["attnd_kde_audited_error_sum"], 0.042, 1e-6);
+  EXPECT_EQ(after["attnd_kde_audits_beyond_stated_total"], 1);
 }
 
 TEST(MetricsTest, GaugesAreReadAtCollection) {

@@ -171,6 +171,7 @@ TEST_F(AskedOfTheEngine, AnAttendHandsOnAccuracyAndPositionsWithEachGroup) {
   for (const engine::QueryGroup& group : engine_->asked()) {
     EXPECT_EQ(group.accuracy.target_error, 0.5);
     EXPECT_EQ(group.accuracy.max_keys, 1000) << "the session's";
+    EXPECT_EQ(group.layer, kKde) << "what is drawn is drawn for the layer";
     EXPECT_EQ(group.positions, positions.data() + count);
     count += group.count;
   }

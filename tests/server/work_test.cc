@@ -85,9 +85,9 @@ TEST(Work, TheProjectionOfARandomMapIsCounted) {
   config.kind = engine::LinearConfig{};  // as many features
   const auto elementwise = *engine::MakeEngine(config);
   EXPECT_EQ(AttendOperations(*projecting, 0, 100, 0) - AttendOperations(*elementwise, 0, 100, 0),
-            100 * 6 * kDim * kDim);
+            std::int64_t{100} * 6 * kDim * kDim);
   EXPECT_EQ(AppendOperations(*projecting, 0, 50) - AppendOperations(*elementwise, 0, 50),
-            50 * 2 * kDim * kDim);
+            std::int64_t{50} * 2 * kDim * kDim);
   EXPECT_LT(AppendQuantumTokens(*projecting), AppendQuantumTokens(*elementwise));
 }
 
@@ -107,6 +107,33 @@ TEST(Work, AWindowBoundsWhatIsReadAndALongOneMakesSealsDearer) {
   EXPECT_GT(AppendOperations(**engine::MakeEngine(config), 64, 1),
             AppendOperations(*linear, 64, 1));
   EXPECT_GT(AppendOperations(*linear, 64, 1), AppendOperations(*Make(Heads(1, 64), true), 64, 1));
+}
+
+// An index is built while tokens arrive; the estimates once knew nothing of that, and two seals of
+// eight kv-heads, 125 ms, were begun on the thread on which their token arrived.
+TEST(Work, UpkeepOfAnIndexIsCountedWhereItIsDone) {
+  engine::EngineConfig config;
+  config.shape = Heads(8, 64);
+  config.kind = engine::KdeConfig{};
+  const auto kde = *engine::MakeEngine(config);
+  const auto exact = Make(Heads(8, 64), false);
+  EXPECT_EQ(AppendQuantumTokens(*kde), 64) << "each seal is prepared";
+  // A span of 3,968 tokens is built at one seal, one of 4,096 at four.
+  EXPECT_GT(AppendOperations(*kde, 4032, 1), 4 * kShortOperations);
+  EXPECT_GT(AppendOperations(*kde, 3968, 128), 4 * kShortOperations);
+  EXPECT_EQ(AppendOperations(*kde, 4032, 0), AppendOperations(*exact, 4032, 0));
+  EXPECT_EQ(AppendOperations(*kde, 4033, 1), AppendOperations(*exact, 4033, 1));
+  EXPECT_EQ(AppendOperations(*kde, 2000, 1000), AppendOperations(*exact, 2000, 1000));
+  // The parts add up to the whole.
+  const auto upkeep = [&](std::int64_t position, std::int64_t count) {
+    return kde->UpkeepOperations(position, count);
+  };
+  std::int64_t parts = 0;
+  for (std::int64_t position = 0; position < 20000; position += 100) parts += upkeep(position, 100);
+  EXPECT_NEAR(static_cast<double>(parts), static_cast<double>(upkeep(0, 20000)),
+              1e-6 * static_cast<double>(parts));
+  EXPECT_GT(upkeep(0, std::int64_t{1} << 20), 40 * upkeep(0, 20000));
+  EXPECT_EQ(upkeep(0, std::int64_t{1} << 59), std::int64_t{1} << 58);
 }
 
 TEST(Work, AbsurdSizesSaturate) {

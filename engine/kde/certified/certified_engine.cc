@@ -50,11 +50,8 @@ class CertifiedEngine final : public KdeModeEngine {
   // Segments are allocated whole, and a sealed block waits for its successor.
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     const CertifiedState state(shape());
-    const auto sealed = [](std::int64_t tokens) {
-      return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
-    };
-    return Tail::Bytes(shape(), {}) + state.CapacityBytes(sealed(position + count)) -
-           state.CapacityBytes(sealed(position));
+    return Tail::Bytes(shape(), {}) + state.CapacityBytes(SealedBlocks(position + count)) -
+           state.CapacityBytes(SealedBlocks(position));
   }
   // A scan reads a quarter of a key's and a value's bytes; gathered keys and values come to about
   // 1,024 rows.

@@ -138,7 +138,7 @@ void CertifiedPlan::Begin(Chain& chain, Scratch& scratch) const {
   const float* query = group_.queries + row * shape_.key_dim;
   chain.query.resize(static_cast<std::size_t>(shape_.key_dim));
   ScaleRow(query, shape_.scale, chain.query.data(), shape_.key_dim);
-  const std::uint64_t seed = RowSeed(config_.seed, 0, row % shape_.query_heads,
+  const std::uint64_t seed = RowSeed(config_.seed, group_.layer, row % shape_.query_heads,
                                      group_.sealed_tokens + cut, query, shape_.key_dim);
   chain.row.Reset({shape_.key_dim, shape_.value_dim, layout_.padded_value_dim}, options_,
                   chain.blocks, chain.query.data(), seed);

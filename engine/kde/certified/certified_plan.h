@@ -2,8 +2,8 @@
 //
 // A chain is a run of (kv-head, query, query head) rows, each through certified_row.h, over the
 // sealed blocks with their codes and the open block without: its tokens are always evaluated. So a
-// row's bits depend on the row alone. Sampling is keyed by the session's seed, the query head, the
-// tokens the row sees and the row's bits.
+// row's bits depend on the row alone. Sampling is keyed by the session's seed, the layer, the
+// query head, the tokens the row sees and the row's bits.
 //
 // Accuracy, as CertifiedOptions (OptionsFor):
 //  - target_error t, in units of the values' spread: 64 (0.01 / t)^2 pairs of draws, at least 32

@@ -272,11 +272,12 @@ bool CertifiedRow::AttendSample() {
     gathered_.Clear();
     for (; next_ < count && gathered_.count() < kBlockTokens; ++next_) {
       const std::int64_t key = draws_[Index(next_)];
+      // Draws ascend.
+      if (next_ == 0 || draws_[Index(next_ - 1)] != key) ++answer_.keys_evaluated;
       if (next_ + 1 < count) Prefetch(draws_[Index(next_ + 1)]);
       gathered_.Add(at(key / kBlockTokens).block, key % kBlockTokens);
     }
     SampleGathered(first);
-    answer_.keys_evaluated += gathered_.count();
   }
   return true;
 }

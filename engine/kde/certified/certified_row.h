@@ -78,7 +78,7 @@ struct CertifiedAnswer {
   double error = 0.0;               // absolute L2, not exceeded by 95 % of rows; +inf: not known
   double standard_error = 0.0;      // absolute L2
   double exact_mass = 1.0;          // share of the weight that was evaluated exactly
-  std::int64_t keys_evaluated = 0;  // in f32, each draw counted
+  std::int64_t keys_evaluated = 0;  // in f32, each once
   std::int64_t keys_scanned = 0;    // in 8 bits
   ErrorMoments moments;             // for merging with other partitions
 };

@@ -30,7 +30,7 @@ struct ScannedWeights {
   double total = 0.0;  // of block_weights, added in order
 };
 
-// 2 * `pairs` keys (64 * block + row), those of stratum h at 2 h and 2 h + 1; within a pair in
+// 2 * `pairs` keys (64 * block + row), those of stratum h at 2 h and 2 h + 1; all in
 // ascending order. A key may come up more than once; never one of weight 0.
 void DrawPairs(const ScannedWeights& scanned, std::int64_t pairs, std::uint64_t seed,
                std::vector<std::int64_t>& keys);

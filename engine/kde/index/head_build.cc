@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/leaf_assignment.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/nearest.h"
@@ -15,7 +16,9 @@
 namespace attnd::engine {
 namespace {
 
+// Spans on the ladder do not last.
 constexpr std::int64_t kReassignments = 2;
+constexpr std::int64_t kLadderReassignments = 1;
 
 // Of the centre's products with keys.
 constexpr double kMostTilt = 1.0;
@@ -30,6 +33,7 @@ constexpr double kReassignCost = 2.0;  // and leaf of the group
 constexpr double kLeafCost = 400.0;
 constexpr double kMetricCost = 500.0;
 constexpr double kSlopeCost = 300.0;
+constexpr double kBranchCost = 20.0;
 constexpr double kCalibrateCost = 500.0;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -113,22 +117,33 @@ void HeadBuild::Gather(Scratch& scratch) {
   PlanCosts();
 }
 
+std::int64_t HeadBuild::reassignments() const {
+  return is_main() ? kReassignments : kLadderReassignments;
+}
+
 void HeadBuild::PlanCosts() {
   const auto keys = static_cast<double>(index_->keys());
   const auto leaves = static_cast<double>(index_->leaves());
   const double group = std::min(leaves, static_cast<double>(kGroupLeaves));
   total_cost_ =
       1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
-                    static_cast<double>(kReassignments) * kReassignCost * group + kLeafCost +
-                    kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost);
+                    static_cast<double>(reassignments()) * kReassignCost * group + kLeafCost +
+                    kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost + kBranchCost);
 }
 
 void HeadBuild::Reassign(Scratch& scratch) {
   const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
   const std::int64_t first = step_ % groups * kGroupKeys;
   const std::int64_t count = std::min(kGroupKeys, index_->keys() - first);
-  ReassignLeaves({keys_.data(), index_->keys(), layout_.key_dim},
-                 std::span(order_).subspan(Index(first), Index(count)), scratch);
+  const KeyRows keys = {keys_.data(), index_->keys(), layout_.key_dim};
+  const std::span<std::int32_t> group = std::span(order_).subspan(Index(first), Index(count));
+  if (step_ / groups + 1 < reassignments()) {
+    ReassignLeaves(keys, group, scratch);
+    return;
+  }
+  SetIsolatedKeysApart(keys, group);
+  ReassignLeaves(keys, group.first(Index(std::min(count, FirstIsolatedLeaf(count) * kBlockTokens))),
+                 scratch);
 }
 
 // The centre is the mean of the keys as queries, in f64, but so short that its products with keys
@@ -188,7 +203,9 @@ void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
   }
   TransposeKeys(keys, layout_.key_dim, count, layout_.key_dim, keys_t);
   index.SetLeaf(leaf, {keys_t, values, FirstRows(count)}, tokens.data());
-  index.Summarize(leaf);
+  const std::int64_t group = leaf / kGroupLeaves * kGroupLeaves;
+  const std::int64_t group_keys = std::min(kGroupKeys, index.keys() - group * kBlockTokens);
+  index.Summarize(leaf, grouped_ && leaf - group >= FirstIsolatedLeaf(group_keys));
 }
 
 void HeadBuild::Step(Scratch& scratch) {
@@ -215,11 +232,12 @@ void HeadBuild::Step(Scratch& scratch) {
     }
     case Stage::kReassign: {
       bisection_.reset();
+      grouped_ = true;
       Reassign(scratch);
       const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
       const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
-      Advance(static_cast<double>(kReassignments * index_->keys()) * kReassignCost * group,
-              kReassignments * groups, Stage::kLeaves);
+      Advance(static_cast<double>(reassignments() * index_->keys()) * kReassignCost * group,
+              reassignments() * groups, Stage::kLeaves);
       return;
     }
     case Stage::kLeaves: {
@@ -228,7 +246,7 @@ void HeadBuild::Step(Scratch& scratch) {
                        index_->leaf(step_).valid);
       const Stage next = metric_ != nullptr            ? Stage::kMetric
                          : index_->metric() != nullptr ? Stage::kSlopes
-                                                       : Stage::kCalibrate;
+                                                       : Stage::kBranches;
       Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(), next);
       return;
     }
@@ -238,8 +256,12 @@ void HeadBuild::Step(Scratch& scratch) {
       if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
       return;
     case Stage::kSlopes:
-      index_->SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
-      Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(),
+      index_->summaries().SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
+      Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(), Stage::kBranches);
+      return;
+    case Stage::kBranches:
+      SummarizeBranch(index_->summaries(), index_->metric().get(), step_, index_->branches());
+      Advance(static_cast<double>(index_->keys()) * kBranchCost, index_->branches().count(),
               Stage::kCalibrate);
       return;
     case Stage::kCalibrate:
@@ -247,9 +269,8 @@ void HeadBuild::Step(Scratch& scratch) {
       calibration_->ReadLeaf(scratch);
       Advance(static_cast<double>(index_->keys()) * kCalibrateCost, index_->leaves(), Stage::kDone);
       if (stage_ == Stage::kCalibrate) return;
-      calibration_->LearnRatios(index_->ratios());
-      index_->SetErrors(
-          calibration_->Finish(static_cast<float>(values_seen_.Spread()), index_->ratios()));
+      calibration_->LearnRatios(index_->summaries().ratios(), index_->branches().ratios());
+      index_->SetErrors(calibration_->Finish(static_cast<float>(values_seen_.Spread())));
       calibration_.reset();
       return;
     case Stage::kDone:

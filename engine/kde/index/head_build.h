@@ -39,7 +39,17 @@ class HeadBuild {
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
  private:
-  enum class Stage { kGather, kBisect, kReassign, kLeaves, kMetric, kSlopes, kCalibrate, kDone };
+  enum class Stage {
+    kGather,
+    kBisect,
+    kReassign,
+    kLeaves,
+    kMetric,
+    kSlopes,
+    kBranches,
+    kCalibrate,
+    kDone
+  };
 
   void PlanCosts();
   void Gather(Scratch& scratch);
@@ -48,6 +58,7 @@ class HeadBuild {
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf, Scratch& scratch);
   bool is_main() const { return input_.lender == nullptr; }
+  std::int64_t reassignments() const;
   void Advance(double cost, std::int64_t steps, Stage next);
 
   const BlockLayout layout_;
@@ -66,6 +77,7 @@ class HeadBuild {
   std::vector<std::int32_t> tokens_;  // [keys]
   std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
   std::optional<Bisection> bisection_;
+  bool grouped_ = false;  // isolated keys were set apart
   ValueSpread values_seen_;
   std::shared_ptr<LeafMetric> metric_;  // that is being learned
   std::optional<MassCalibration> calibration_;

@@ -4,19 +4,19 @@
 #include <cstddef>
 #include <limits>
 
+#include "engine/kde/index/branch_summary.h"
+
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kStats = 6;
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 constexpr auto kToken = static_cast<std::int64_t>(sizeof(std::int32_t));
 
 std::int64_t LeavesOf(std::int64_t keys) { return (keys + kBlockTokens - 1) / kBlockTokens; }
 
 std::int64_t SummaryBytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t leaves) {
-  return static_cast<std::int64_t>(sizeof(HeadIndex)) +
-         kFloat * RoundUp(leaves, kBlockTokens) *
-             (layout.key_dim + layout.padded_value_dim + kStats) +
+  return static_cast<std::int64_t>(sizeof(HeadIndex)) + SummaryTable::Bytes(layout, leaves) +
+         SummaryTable::Bytes(layout, BranchesOf(leaves)) +
          leaves * static_cast<std::int64_t>(sizeof(BlockView<float>)) +
          kToken * (leaves * kBlockTokens + tokens);
 }
@@ -26,17 +26,14 @@ std::int64_t SummaryBytes(const BlockLayout& layout, std::int64_t tokens, std::i
 HeadIndex::HeadIndex(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys)
     : layout_(layout),
       tokens_(tokens),
-      leaves_(LeavesOf(keys)),
       keys_(keys),
-      blocks_(AlignedBuffer<float>::Uninitialized(leaves_ * layout.elements())),
-      views_(static_cast<std::size_t>(leaves_)),
-      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves_ * kBlockTokens)),
-      places_(AlignedBuffer<std::int32_t>::Uninitialized(tokens)),
-      means_t_(columns() * layout.key_dim),
-      mean_values_(columns() * layout.padded_value_dim),
-      stats_(kStats * columns()) {
+      summaries_(layout, LeavesOf(keys)),
+      branches_(layout, BranchesOf(LeavesOf(keys))),
+      blocks_(AlignedBuffer<float>::Uninitialized(leaves() * layout.elements())),
+      views_(static_cast<std::size_t>(leaves())),
+      leaf_tokens_(AlignedBuffer<std::int32_t>::Uninitialized(leaves() * kBlockTokens)),
+      places_(AlignedBuffer<std::int32_t>::Uninitialized(tokens)) {
   std::fill_n(places_.data(), tokens, -1);
-  std::fill_n(stat(0), columns(), -std::numeric_limits<float>::infinity());
 }
 
 std::int64_t HeadIndex::Bytes(const BlockLayout& layout, std::int64_t tokens, std::int64_t keys,
@@ -47,19 +44,13 @@ std::int64_t HeadIndex::Bytes(const BlockLayout& layout, std::int64_t tokens, st
 }
 
 std::int64_t HeadIndex::bytes() const {
-  return SummaryBytes(layout_, tokens_, leaves_) + blocks_.bytes() +
+  return SummaryBytes(layout_, tokens_, leaves()) + blocks_.bytes() +
          (own_metric_ ? LeafMetric::Bytes(layout_) : 0);
 }
 
-LeafStats HeadIndex::stats() const {
-  const float* stats = stats_.data();
-  const std::int64_t n = columns();
-  return {n, stats, stats + n, stats + 2 * n, stats + 3 * n, stats + 4 * n, stats + 5 * n};
-}
-
 LeafMeans HeadIndex::means(std::int64_t leaf) const {
-  return {views_.data()[leaf], means_t(leaf / kBlockTokens) + leaf % kBlockTokens, kBlockTokens,
-          mean_values(0) + leaf * layout_.padded_value_dim, centre()};
+  return {views_.data()[leaf], summaries_.mean_key(leaf), kBlockTokens, summaries_.mean_value(leaf),
+          centre()};
 }
 
 void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
@@ -72,17 +63,12 @@ void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
   }
 }
 
-void HeadIndex::Summarize(std::int64_t leaf) {
-  float* mean_key =
-      means_t_.data() + leaf / kBlockTokens * layout_.key_elements() + leaf % kBlockTokens;
-  const LeafNumbers numbers =
-      SummarizeLeaf(layout_, views_.data()[leaf], centre(), mean_key, kBlockTokens,
-                    mean_values_.data() + leaf * layout_.padded_value_dim);
-  stat(0)[leaf] = numbers.log_count;
-  stat(1)[leaf] = numbers.noise;
-  stat(2)[leaf] = numbers.variance;
-  stat(3)[leaf] = numbers.radius;
-  stat(4)[leaf] = 1.0F;
+void HeadIndex::Summarize(std::int64_t leaf, bool isolated) {
+  LeafNumbers numbers =
+      SummarizeLeaf(layout_, views_.data()[leaf], centre(), summaries_.mean_key(leaf), kBlockTokens,
+                    summaries_.mean_value(leaf));
+  if (isolated) numbers.variance = std::numeric_limits<float>::infinity();
+  summaries_.Set(leaf, numbers);
 }
 
 }  // namespace attnd::engine

@@ -1,9 +1,9 @@
 // What an index knows of one span of tokens and one kv-head: the keys and values themselves, in
-// leaves of up to 64 keys, and what can be said of a leaf without reading it.
+// leaves of up to 64 keys, and what can be said without reading them: a summary of each leaf, and
+// one of each branch, 16 neighbouring leaves.
 //
-// A leaf is a block as engine/exact/attend_block.h reads it. Its summary: mean key and mean value,
-// and the numbers of LeafStats. What leaves have in common is in a LeafMetric that several indices
-// share:
+// A leaf is a block as engine/exact/attend_block.h reads it. What leaves have in common is in a
+// LeafMetric that several indices share:
 //   u = q^T P q; E[v | leaf, q] = mean value + slope * q^T G.
 // Without one u = |q|^2 and slopes are 0.
 //
@@ -25,7 +25,7 @@
 #include "engine/exact/segment.h"
 #include "engine/kde/index/leaf_metric.h"
 #include "engine/kde/index/leaf_summary.h"
-#include "engine/simd/leaf_selection.h"
+#include "engine/kde/index/summary_table.h"
 
 namespace attnd::engine {
 
@@ -66,9 +66,9 @@ class HeadIndex {
   const BlockLayout& layout() const { return layout_; }
   std::int64_t tokens() const { return tokens_; }
   std::int64_t keys() const { return keys_; }
-  std::int64_t leaves() const { return leaves_; }
+  std::int64_t leaves() const { return summaries_.count(); }
   // Leaves with padding, a multiple of 64.
-  std::int64_t columns() const { return RoundUp(leaves_, kBlockTokens); }
+  std::int64_t columns() const { return summaries_.columns(); }
 
   const BlockView<float>& leaf(std::int64_t leaf) const { return views_.data()[leaf]; }
   std::int64_t LeafKeys(std::int64_t leaf) const {
@@ -81,14 +81,8 @@ class HeadIndex {
   // Which row of the leaves, 64 per leaf, a token has; -1: masked.
   std::int32_t place(std::int64_t token) const { return places_.data()[token]; }
 
-  LeafStats stats() const;
-  // Mean keys [d_k][64] of leaves 64 block to 64 block + 63; mean values [64][padded d_v].
-  const float* means_t(std::int64_t block) const {
-    return means_t_.data() + block * layout_.key_elements();
-  }
-  const float* mean_values(std::int64_t block) const {
-    return mean_values_.data() + block * kBlockTokens * layout_.padded_value_dim;
-  }
+  const SummaryTable& summaries() const { return summaries_; }
+  const SummaryTable& branches() const { return branches_; }
   LeafMeans means(std::int64_t leaf) const;
 
   const std::shared_ptr<const LeafMetric>& metric() const { return metric_; }
@@ -99,9 +93,11 @@ class HeadIndex {
   // For those who make an index. The leaf's view, tokens and places are written before.
   void SetLeaf(std::int64_t leaf, const BlockView<float>& block, const std::int32_t* tokens);
   float* blocks() { return blocks_.data(); }
-  void Summarize(std::int64_t leaf);
-  void SetSlope(std::int64_t leaf, float slope) { stat(5)[leaf] = slope; }
-  float* ratios() { return stat(4); }
+  // An isolated leaf, whose keys have nothing in common, has an infinite variance: only its radius
+  // tells of it, and it is read unless that says that it weighs nothing.
+  void Summarize(std::int64_t leaf, bool isolated);
+  SummaryTable& summaries() { return summaries_; }
+  SummaryTable& branches() { return branches_; }
   void ShareMetric(std::shared_ptr<const LeafMetric> metric, bool own) {
     metric_ = std::move(metric);
     own_metric_ = own;
@@ -109,19 +105,15 @@ class HeadIndex {
   void SetErrors(const ErrorTable& errors) { errors_ = errors; }
 
  private:
-  float* stat(std::int64_t which) { return stats_.data() + which * columns(); }
-
   const BlockLayout layout_;
   const std::int64_t tokens_;
-  const std::int64_t leaves_;
   const std::int64_t keys_;
+  SummaryTable summaries_;  // of leaves
+  SummaryTable branches_;
   AlignedBuffer<float> blocks_;              // [leaves] blocks of the layout
   std::vector<BlockView<float>> views_;      // [leaves]
   AlignedBuffer<std::int32_t> leaf_tokens_;  // [leaves][64]
   AlignedBuffer<std::int32_t> places_;       // [tokens]
-  AlignedBuffer<float> means_t_;             // [columns / 64][d_k][64]
-  AlignedBuffer<float> mean_values_;         // [columns][padded d_v]
-  AlignedBuffer<float> stats_;               // [6][columns], in the order of LeafStats
   std::shared_ptr<const LeafMetric> metric_;
   bool own_metric_ = false;
   ErrorTable errors_;

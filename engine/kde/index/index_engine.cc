@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "absl/status/status.h"
 #include "engine/exact/segment.h"
+#include "engine/kde/index/audit_record.h"
 #include "engine/kde/index/index_plan.h"
 #include "engine/kde/index/index_span.h"
 #include "engine/kde/index/index_state.h"
@@ -34,11 +36,22 @@ class IndexEngine final : public KdeModeEngine {
     return static_cast<IndexState&>(state).Append(blocks, scratch);
   }
 
+  bool prepares_seals() const override { return true; }
+  bool PrepareSeal(const SealedState& state, Scratch& scratch) const override {
+    return static_cast<const IndexState&>(state).PrepareBlock(scratch);
+  }
+  // Upkeep goes by sealed tokens; the newest block is open.
+  std::int64_t UpkeepOperations(std::int64_t position, std::int64_t count) const override {
+    return static_cast<std::int64_t>(std::min(
+        IndexState::UpkeepOperations(BlockLayout(shape()), kBlockTokens * SealedBlocks(position),
+                                     kBlockTokens * SealedBlocks(position + count)),
+        0x1p58));
+  }
+
   std::unique_ptr<AttendPlan> NewPlan() const override {
     const bool automatic = config().mode == KdeConfig::Mode::kAuto;
     return std::make_unique<IndexPlan>(
-        shape(), config().accuracy,
-        automatic ? ExactRule{kLeastAutoTokens, kMostAutoShare} : ExactRule{});
+        shape(), config(), automatic ? ExactRule{kLeastAutoTokens, kMostAutoShare} : ExactRule{});
   }
   std::int64_t PlanBytes(std::int64_t tokens, std::int64_t queries,
                          std::int64_t top_k) const override {
@@ -48,13 +61,14 @@ class IndexEngine final : public KdeModeEngine {
   std::int64_t fixed_bytes() const override {
     // A thousand tokens or so are raw blocks; they count as tokens.
     return static_cast<std::int64_t>(sizeof(IndexState)) + Tail::Bytes(shape(), {}) +
-           shape().kv_heads * ValueSpread::Bytes(shape().value_dim);
+           shape().kv_heads * ValueSpread::Bytes(shape().value_dim) +
+           AuditRecord::Bytes(shape().kv_heads);
   }
-  // Of the smallest spans, whose summaries weigh most.
+  // Of the shortest spans, whose summaries weigh most.
   std::int64_t bytes_per_token() const override {
     const std::int64_t bytes =
-        IndexSpan::Bytes(BlockLayout(shape()), {kBlockTokens, kLeastMainTokens - kBlockTokens});
-    return (bytes + kLeastMainTokens - kBlockTokens - 1) / (kLeastMainTokens - kBlockTokens);
+        IndexSpan::Bytes(BlockLayout(shape()), {kLeastMainTokens, kLeastLadderTokens});
+    return (bytes + kLeastLadderTokens - 1) / kLeastLadderTokens;
   }
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     return Tail::Bytes(shape(), {}) + (count + kBlockTokens) * bytes_per_token() +

@@ -8,6 +8,7 @@
 
 #include "engine/exact/open_block.h"
 #include "engine/gemm.h"
+#include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/upkeep_schedule.h"
 #include "engine/simd/maps.h"
 
@@ -19,9 +20,14 @@ constexpr std::int64_t kTileRows = 4 * kGemmMaxRows;
 // A quantum ends when it has done this much: about half a millisecond of one core.
 constexpr std::int64_t kQuantumFlops = 40'000'000;
 
-// Beside its products a row spends this on a leaf's summary: four exponentials and a few
-// multiplications.
-constexpr std::int64_t kSelectFlops = 200;
+// A strip is one piece of work. Of many rows some select a branch, and products want many.
+constexpr std::int64_t kStripFlops = 3 * kQuantumFlops;
+
+// A block that comes from memory takes as long as if this many rows read it.
+constexpr std::int64_t kMemoryRows = 12;
+
+// Of so many branches a row selects one, or looks at its leaves alone.
+constexpr std::int64_t kSelectedBranches = 3;
 
 // Rows are padded for products, and strips of a tile with more than one.
 constexpr std::int64_t kSparseRows = 64;
@@ -42,14 +48,18 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
   const std::int64_t rows = shape.kv_heads * CeilDivide(head_rows, kTileRows) *
                             (PaddedTileRows(std::min(head_rows, kTileRows)) + kSparseRows);
   // Every span's leaves are padded to a multiple of 64; an epoch has at most 16 spans.
-  const std::int64_t words =
-      tokens / (kBlockTokens * kBlockTokens) + 16 * (tokens / kEpochTokens + 1);
+  const std::int64_t spans = 16 * (tokens / kEpochTokens + 1);
+  const std::int64_t words = tokens / (kBlockTokens * kBlockTokens) + spans +
+                             2 * (tokens / (kBlockTokens * kBlockTokens * kBranchLeaves) + spans);
   const std::int64_t row = (shape.key_dim + SoftmaxSums::RowFloats(layout.padded_value_dim)) *
                                static_cast<std::int64_t>(sizeof(float)) +
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
                            static_cast<std::int64_t>(sizeof(RowMasses)) +
                            top_k * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t));
-  return rows * row + head_rows * static_cast<std::int64_t>(sizeof(RowMask));
+  const std::int64_t audits =
+      shape.kv_heads * CeilDivide(head_rows, kTileRows) * std::min(head_rows, kMostAudits);
+  return rows * row + audits * PlanAudits::RowBytes(layout, words) +
+         head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
 
 // The largest threshold whose error, as the spans' own keys saw it, is within the target; the
@@ -98,8 +108,13 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   }
   const bool spans = state_ != nullptr && !state_->spans().empty();
   words_ = spans ? Columns(spans_.front()) / kBlockTokens : 0;
+  branch_words_ = spans ? BranchColumns(spans_.front()) / kBlockTokens : 0;
   use_index_ = words_ > 0 && group.sealed_tokens >= rule_.least_tokens;
-  if (use_index_) SetThreshold();
+  if (use_index_) {
+    SetThreshold();
+    audit_kind_ = {threshold_, group.causal || group.positions != nullptr};
+    state_->audits().Read(audit_kind_, factors_);
+  }
   blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
             (group.tail.rows > 0 ? 1 : 0);
   head_rows_ = group.count * shape_.group_size();
@@ -109,8 +124,9 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
   chains_.assign(static_cast<std::size_t>(tiles), Chain{});
   Grow(rows_,
        tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
-  Grow(selected_, tiles * tile_rows_ * words_);
+  Grow(selected_, tiles * tile_rows_ * row_words());
   masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
+  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, row_words());
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
     Grow(top_positions_, tiles * tile_rows_ * answer.top_k);
@@ -137,7 +153,7 @@ IndexPlan::Tile IndexPlan::TileOf(std::int64_t chain) {
   return {.rows = rows,
           .queries = memory,
           .sums = {memory + tile_rows_ * shape_.key_dim, tile_rows_, layout_.padded_value_dim},
-          .selected = selected_.data() + chain * tile_rows_ * words_,
+          .selected = selected_.data() + chain * tile_rows_ * row_words(),
           .masses = masses_.data() + chain * tile_rows_,
           .top = {rows.rows, answer_.top_k, top_scores_.data() + top, top_positions_.data() + top}};
 }
@@ -148,6 +164,11 @@ void IndexPlan::PackQueries(const Tile& tile) const {
     ScaleRow(group_.queries + tile.rows.tensor_row(r) * d, shape_.scale, tile.queries + r * d, d);
   }
   std::fill(tile.queries + tile.rows.rows * d, tile.queries + tile_rows_ * d, 0.0F);
+}
+
+std::int64_t IndexPlan::SummaryFlops() const {
+  return (branch_words_ + words_ / kSelectedBranches) * kBlockTokens *
+         (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
 }
 
 // One strip. Rows per strip are what fits a quantum, as whole products.
@@ -165,17 +186,16 @@ std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
       return sum;
     }();
     for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
-      if (words_ > 0) SelectAll(spans_[head], tile.selected + r * words_);
+      if (words_ > 0) SelectAll(spans_[head], tile.selected + r * row_words());
       tile.masses[r] = {.leaf_keys = keys};
     }
     chain.next = tile.rows.rows;
     return tile.rows.rows * (words_ + 1);
   }
-  const std::int64_t row_flops =
-      words_ * kBlockTokens * (2 * (shape_.key_dim + layout_.padded_value_dim) + kSelectFlops);
+  const std::int64_t row_flops = SummaryFlops();
   std::int64_t most = kGemmRowBuckets[0];
   for (const std::int64_t bucket : kGemmRowBuckets) {
-    if (bucket * row_flops <= kQuantumFlops) most = bucket;
+    if (bucket * row_flops <= kStripFlops) most = bucket;
   }
   const std::int64_t first = chain.next;
   const std::int64_t rows = std::min(most, tile.rows.rows - first);
@@ -196,8 +216,9 @@ std::int64_t IndexPlan::Summarize(Tile& tile, Chain& chain, Scratch& scratch) {
   sums.acc += first * sums.padded_value_dim;
   sums.max += first;
   sums.sum += first;
-  AttendSummaries(spans_[head], queries, sums, tile.selected + first * words_, tile.masses + first,
-                  scratch);
+  RowMask* selected = tile.selected + first * row_words();
+  AttendSummaries(spans_[head], queries, sums, selected, row_words(),
+                  {selected + words_, row_words()}, tile.masses + first, scratch);
   chain.next += rows;
   return rows * row_flops;
 }
@@ -235,7 +256,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     readers[static_cast<std::size_t>(count)] = static_cast<std::int32_t>(r);
     count += static_cast<std::int64_t>(
-        (tile.selected[r * words_ + word] >> (column % kBlockTokens)) & 1U);
+        (tile.selected[r * row_words() + word] >> (column % kBlockTokens)) & 1U);
   }
   if (count == 0) return tile.rows.rows;
   const std::vector<SpanView>& spans = spans_[static_cast<std::size_t>(tile.rows.kv_head)];
@@ -266,7 +287,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
                          .scores = scratch.Take(padded * kBlockTokens),
                          .corrections = scratch.Take(padded),
                          .sums = sums,
-                         .top = answer_.top_k > 0 ? &top : nullptr};
+                         .top = top.k > 0 ? &top : nullptr};
   const BlockView<float> block = span->index->leaf(leaf);
   AttendBlock(block, BlockView<float>{}, {&block.valid, 0}, span->first_token, work);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -275,7 +296,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
     tile.sums.max[r] = sums.max[i];
     tile.sums.sum[r] = sums.sum[i];
   }
-  return 2 * count * layout_.elements();
+  return 2 * std::max(count, kMemoryRows) * layout_.elements();
 }
 
 bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
@@ -285,7 +306,9 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
     switch (chain.phase) {
       case Phase::kSummaries:
         work += Summarize(tile, chain, scratch);
-        if (chain.next >= tile.rows.rows) chain = {Phase::kBlocks, 0};
+        if (chain.next < tile.rows.rows) break;
+        if (use_index_) ChooseAudits(tile, chain_index);
+        chain = {Phase::kBlocks, 0};
         break;
       case Phase::kBlocks:
         if (chain.next >= blocks_) {
@@ -295,12 +318,22 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
         work += AttendRaw(tile, chain, scratch);
         break;
       case Phase::kLeaves:
-        if (chain.next >= words_ * kBlockTokens) {
-          Write(tile);
-          return true;
+        if (chain.next < words_ * kBlockTokens) {
+          work += AttendLeaf(tile, chain, scratch);
+          break;
         }
-        work += AttendLeaf(tile, chain, scratch);
+        Write(tile);
+        if (audits_.count(chain_index) == 0) return true;
+        chain = {Phase::kAudits, 0};
         break;
+      case Phase::kAudits:
+        if (chain.next < words_ * kBlockTokens) {
+          Tile audited = AuditTileOf(tile, chain_index);
+          work += AttendLeaf(audited, chain, scratch);
+          break;
+        }
+        JudgeAudits(tile, chain_index);
+        return true;
     }
   }
   return false;
@@ -314,9 +347,10 @@ void IndexPlan::Write(const Tile& tile) const {
 
 void IndexPlan::WriteEstimates(const Tile& tile) const {
   const EstimateView& view = answer_.estimates;
-  const std::int64_t raw_tokens =
-      state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size()) * kBlockTokens;
-  const double spread = state_ == nullptr ? 0.0 : state_->Spread(tile.rows.kv_head);
+  std::int64_t raw_keys = 0;
+  if (state_ != nullptr) {
+    for (const auto& block : state_->raw_blocks()) raw_keys += std::popcount(block->valid);
+  }
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];
     const std::int64_t row = tile.rows.tensor_row(r);
@@ -327,11 +361,7 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
     const double factor = index ? std::exp(static_cast<double>(masses.max) - max) : 0.0;
     const double far = factor * static_cast<double>(masses.far);
     const double read = std::max(sum - far, 0.0);
-    const auto square = masses.square_error;
-    if (view.errors != nullptr) {
-      const double error = index && spread > 0.0 ? factor * std::sqrt(square) / sum / spread : 0.0;
-      view.errors[row] = static_cast<float>(error);
-    }
+    if (view.errors != nullptr) view.errors[row] = index ? StatedErrorOf(tile, r) : 0.0F;
     if (view.log_normalizer_bounds != nullptr) {
       float* bounds = view.log_normalizer_bounds + 2 * row;
       bounds[0] = static_cast<float>(
@@ -343,13 +373,18 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
       view.exact_masses[row] = index ? static_cast<float>(read / sum) : 1.0F;
     }
     if (view.keys_evaluated != nullptr) {
-      view.keys_evaluated[row] =
-          raw_tokens + group_.cut(tile.rows.query(r)) + masses.leaf_keys + masses.summaries;
+      const std::int64_t head_row = group_.causal ? tile.rows.first + r : 0;
+      view.keys_evaluated[row] = raw_keys +
+                                 std::popcount(open_rows_[static_cast<std::size_t>(head_row)]) +
+                                 masses.leaf_keys + masses.summaries;
     }
     if (view.paths != nullptr) {
       view.paths[row] = static_cast<std::uint8_t>(index ? AnswerPath::kIndex : AnswerPath::kExact);
     }
-    if (view.calibrated != nullptr) view.calibrated[row] = index ? 0 : 1;
+    if (view.calibrated != nullptr) {
+      const bool calibrated = !index || FactorOf(tile).calibrated;
+      view.calibrated[row] = calibrated ? 1 : 0;
+    }
   }
 }
 

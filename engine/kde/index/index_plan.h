@@ -6,6 +6,9 @@
 // leaf, in the order of spans and leaves, is read by the rows that selected it, gathered for it.
 // What is read goes through engine/exact/attend_block.h. So a row's bits depend on the row alone.
 //
+// When a tile's answers are written, some of its rows are audited (row_audit.h), which stated
+// errors of later plans rest on; a plan's own all rest on what was known when it was reset.
+//
 // Where there is no index, and with `least_tokens` before there are so many, rows read everything.
 //
 // Thread safety: as engine.h demands of an AttendPlan.
@@ -18,12 +21,15 @@
 #include "engine/aligned_buffer.h"
 #include "engine/block.h"
 #include "engine/engine.h"
+#include "engine/engine_config.h"
 #include "engine/exact/attend_block.h"
 #include "engine/exact/row_tile.h"
 #include "engine/exact/softmax_sums.h"
 #include "engine/exact/top_keys.h"
+#include "engine/kde/index/audit_record.h"
 #include "engine/kde/index/index_state.h"
 #include "engine/kde/index/leaf_strip.h"
+#include "engine/kde/index/plan_audits.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
@@ -36,8 +42,13 @@ struct ExactRule {
 
 class IndexPlan final : public AttendPlan {
  public:
-  IndexPlan(const LayerShape& shape, const Accuracy& accuracy, const ExactRule& rule)
-      : shape_(shape), layout_(shape), accuracy_(accuracy), rule_(rule) {}
+  IndexPlan(const LayerShape& shape, const KdeConfig& config, const ExactRule& rule)
+      : shape_(shape),
+        layout_(shape),
+        accuracy_(config.accuracy),
+        audit_shares_(config.audits),
+        rule_(rule),
+        audits_(layout_) {}
 
   static std::int64_t Bytes(const LayerShape& shape, std::int64_t tokens, std::int64_t queries,
                             std::int64_t top_k);
@@ -45,10 +56,10 @@ class IndexPlan final : public AttendPlan {
   void Reset(const QueryGroup& group, const AnswerView& answer) override;
   std::int64_t chains() const override { return static_cast<std::int64_t>(chains_.size()); }
   bool Run(std::int64_t chain, Scratch& scratch) override;
-  void Finish(Scratch& /*scratch*/) override {}
+  void Finish(Scratch& scratch) override;
 
  private:
-  enum class Phase { kSummaries, kBlocks, kLeaves };
+  enum class Phase { kSummaries, kBlocks, kLeaves, kAudits };
 
   struct Chain {
     Phase phase = Phase::kSummaries;
@@ -60,12 +71,16 @@ class IndexPlan final : public AttendPlan {
     RowTile rows;
     float* queries = nullptr;
     SoftmaxSums sums;
-    RowMask* selected = nullptr;  // [rows][columns / 64]
+    RowMask* selected = nullptr;  // [rows][words_]: leaves, then what a strip keeps of branches
     RowMasses* masses = nullptr;
     TopKeys top;
   };
 
   Tile TileOf(std::int64_t chain);
+  // About what a row spends on summaries.
+  std::int64_t SummaryFlops() const;
+  // Leaves, and branches twice.
+  std::int64_t row_words() const { return words_ + 2 * branch_words_; }
   void SetThreshold();
   void PackQueries(const Tile& tile) const;
   // These do some of the work, and return how many operations that was.
@@ -75,9 +90,26 @@ class IndexPlan final : public AttendPlan {
   void Write(const Tile& tile) const;
   void WriteEstimates(const Tile& tile) const;
 
+  // In index_plan_audits.cc. How wrong a row that leaves keys unread may be, up to a factor.
+  struct Prediction {
+    double deviation = 0.0;     // in spreads
+    double unread_share = 0.0;  // of its weight
+  };
+  Prediction Predict(const Tile& tile, std::int64_t row) const;
+  const AuditedFactor& FactorOf(const Tile& tile) const {
+    return factors_[static_cast<std::size_t>(tile.rows.kv_head)];
+  }
+  float StatedErrorOf(const Tile& tile, std::int64_t row) const;
+  double AuditChanceOf(const Tile& tile) const;
+  void ChooseAudits(const Tile& tile, std::int64_t chain);
+  // The audited rows as a tile that reads what they left unread.
+  Tile AuditTileOf(const Tile& tile, std::int64_t chain);
+  void JudgeAudits(const Tile& tile, std::int64_t chain);
+
   const LayerShape shape_;
   const BlockLayout layout_;
   const Accuracy accuracy_;  // of queries that ask for none
+  const AuditShares audit_shares_;
   const ExactRule rule_;
 
   QueryGroup group_;
@@ -88,8 +120,13 @@ class IndexPlan final : public AttendPlan {
   std::int64_t head_rows_ = 0;
   std::int64_t head_tiles_ = 0;
   std::int64_t tile_rows_ = 0;  // with padding
-  std::int64_t words_ = 0;      // of selections, per row
-  std::int64_t blocks_ = 0;     // raw blocks, and the open one
+  std::int64_t words_ = 0;      // of leaves selected, per row
+  std::int64_t branch_words_ = 0;
+  std::int64_t blocks_ = 0;  // raw blocks, and the open one
+
+  AuditKind audit_kind_;
+  std::vector<AuditedFactor> factors_;  // [kv_heads]
+  PlanAudits audits_;
 
   std::vector<Chain> chains_;
   std::vector<std::vector<SpanView>> spans_;  // [kv_heads]

@@ -2,7 +2,8 @@
 // no visible span holds yet, are raw blocks; all others lie in spans, as upkeep_schedule.h says.
 // Raw blocks are always read.
 //
-// A copy shares blocks, spans and jobs, and is cheap: tens of pointers, whatever the length.
+// A copy shares blocks, spans, jobs and audits, and is cheap: tens of pointers, whatever the
+// length.
 //
 // Thread safety: a state that is no longer appended to may be read from any thread; different
 // states may be appended to at the same time even where they share jobs.
@@ -18,6 +19,7 @@
 #include "engine/block.h"
 #include "engine/engine.h"
 #include "engine/exact/segment.h"
+#include "engine/kde/index/audit_record.h"
 #include "engine/kde/index/index_span.h"
 #include "engine/kde/index/span_build.h"
 #include "engine/kde/value_spread.h"
@@ -37,6 +39,9 @@ class IndexState final : public SealedState {
   // RESOURCE_EXHAUSTED where memory runs out; the state is then unusable.
   absl::Status Append(std::span<const Block> blocks, Scratch& scratch);
 
+  // Does a step of the upkeep that the next block will ask for. True when none is left.
+  bool PrepareBlock(Scratch& scratch) const;
+
   const BlockLayout& layout() const { return layout_; }
   std::int64_t sealed() const { return sealed_; }
   // Ascending, each with its own tokens.
@@ -48,9 +53,14 @@ class IndexState final : public SealedState {
     return values_[static_cast<std::size_t>(head)].Spread();
   }
 
+  // What audits said of this state's answers and those of all its copies.
+  AuditRecord& audits() const { return *audits_; }
+
   // The most that upkeep of a layer takes while it grows from one position to another, beside what
   // the tokens themselves take.
   static std::int64_t UpkeepBytes(const BlockLayout& layout, std::int64_t from, std::int64_t to);
+  // About how many multiply-adds upkeep is meanwhile.
+  static double UpkeepOperations(const BlockLayout& layout, std::int64_t from, std::int64_t to);
 
  private:
   void AddBlock(const Block& block);
@@ -65,6 +75,7 @@ class IndexState final : public SealedState {
   std::vector<std::shared_ptr<const RawBlock>> blocks_;
   std::vector<std::shared_ptr<SpanBuild>> builds_;
   std::vector<ValueSpread> values_;  // [kv_heads]
+  std::shared_ptr<AuditRecord> audits_;
 };
 
 }  // namespace attnd::engine

@@ -16,6 +16,8 @@ namespace {
 // How many rows before it is read a row is asked for.
 constexpr std::int64_t kAhead = 4;
 
+constexpr std::int64_t kLeastLeavesWithIsolated = 96;
+
 std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -66,7 +68,58 @@ void ScoreKeys(const KeyRows& keys, std::span<const std::int32_t> order, std::in
   }
 }
 
+// The keys' squared distances from the means of their leaves, in the order of `order`.
+void DistancesFromMeans(const KeyRows& keys, std::span<const std::int32_t> order,
+                        std::vector<std::pair<float, std::int32_t>>& distances) {
+  const auto count = static_cast<std::int64_t>(order.size());
+  std::vector<double> sum(static_cast<std::size_t>(keys.dim));
+  std::vector<float> mean(sum.size());
+  std::vector<float> offset(sum.size());
+  distances.clear();
+  for (std::int64_t first = 0; first < count; first += kBlockTokens) {
+    const std::int64_t end = std::min(first + kBlockTokens, count);
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (std::int64_t i = first; i < end; ++i) {
+      const float* key = keys.row(order[static_cast<std::size_t>(i)]);
+      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<double>(key[c]);
+    }
+    for (std::size_t c = 0; c < sum.size(); ++c) {
+      mean[c] = static_cast<float>(sum[c] / static_cast<double>(end - first));
+    }
+    for (std::int64_t i = first; i < end; ++i) {
+      const float* key = keys.row(order[static_cast<std::size_t>(i)]);
+      for (std::size_t c = 0; c < sum.size(); ++c) offset[c] = key[c] - mean[c];
+      distances.emplace_back(Dot(offset.data(), offset.data(), keys.dim),
+                             static_cast<std::int32_t>(i));
+    }
+  }
+}
+
 }  // namespace
+
+std::int64_t FirstIsolatedLeaf(std::int64_t keys) {
+  const std::int64_t leaves = (keys + kBlockTokens - 1) / kBlockTokens;
+  return leaves >= kLeastLeavesWithIsolated ? leaves - 1 : leaves;
+}
+
+void SetIsolatedKeysApart(const KeyRows& keys, std::span<std::int32_t> order) {
+  const auto count = static_cast<std::int64_t>(order.size());
+  const std::int64_t first = FirstIsolatedLeaf(count) * kBlockTokens;
+  if (first >= count) return;
+  std::vector<std::pair<float, std::int32_t>> distances;
+  DistancesFromMeans(keys, order, distances);
+  std::nth_element(distances.begin(), distances.begin() + first, distances.end());
+  std::vector<bool> isolated(order.size());
+  for (std::int64_t i = first; i < count; ++i) {
+    isolated[static_cast<std::size_t>(distances[static_cast<std::size_t>(i)].second)] = true;
+  }
+  std::int64_t free = 0;  // an isolated key before `first` gives way
+  for (std::int64_t i = first; i < count; ++i) {
+    if (isolated[static_cast<std::size_t>(i)]) continue;
+    while (!isolated[static_cast<std::size_t>(free)]) ++free;
+    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(free++)]);
+  }
+}
 
 void ReassignLeaves(const KeyRows& keys, std::span<std::int32_t> order, Scratch& scratch) {
   const auto count = static_cast<std::int64_t>(order.size());

@@ -78,6 +78,17 @@ void LeafMetric::Finish(std::int64_t leaves) {
   }
 }
 
+double LeafMetric::Along(const float* key, const float* value) const {
+  double product = 0.0;
+  for (std::int64_t c = 0; c < layout_.key_dim; ++c) {
+    const float* row = cross_covariance_.data() + c * layout_.padded_value_dim;
+    product += static_cast<double>(key[c]) *
+               static_cast<double>(Dot(row, value, layout_.padded_value_dim));
+  }
+  const double multiple = product / cross_square_;
+  return std::isfinite(multiple) ? multiple : 0.0;
+}
+
 float LeafMetric::Slope(const LeafMeans& leaf, Scratch& scratch) const {
   const Scratch::Frame frame(scratch);
   const std::int64_t columns = layout_.padded_value_dim;

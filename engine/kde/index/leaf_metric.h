@@ -41,6 +41,10 @@ class LeafMetric {
   // The multiple of G that fits the leaf best: <Cov of the leaf, G> / <G, G>.
   float Slope(const LeafMeans& leaf, Scratch& scratch) const;
 
+  // The multiple of G that fits one pair of offsets best: k^T G v / <G, G>. key [d_k], value
+  // [padded d_v].
+  double Along(const float* key, const float* value) const;
+
   const float* centre() const { return centre_.data(); }
   std::int64_t padded_key_dim() const { return padded_key_dim_; }
   const float* covariance() const { return covariance_.data(); }              // [d_k][padded d_k]

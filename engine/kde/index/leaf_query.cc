@@ -13,24 +13,20 @@ float QueryLength(const float* query, std::int64_t dim) {
   return std::sqrt(Dot(query, query, dim));
 }
 
-void ScoreLeafBlock(const HeadIndex& index, std::int64_t block, const float* queries,
-                    std::int64_t rows, std::int64_t stride, float* scores) {
-  const std::int64_t d = index.layout().key_dim;
-  const float* means_t = index.means_t(block);
-  if (rows <= FewRows()) {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      ScoresOneQuery(queries + r * d, d, means_t, scores + r * stride, nullptr);
+void ScoreSummaries(const SummaryTable& table, const float* queries, std::int64_t rows,
+                    std::int64_t stride, float* scores) {
+  const std::int64_t d = table.layout().key_dim;
+  for (std::int64_t block = 0; block * kBlockTokens < table.count(); ++block) {
+    const float* means_t = table.means_t(block);
+    float* of_block = scores + block * kBlockTokens;
+    if (rows <= FewRows()) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        ScoresOneQuery(queries + r * d, d, means_t, of_block + r * stride, nullptr);
+      }
+    } else {
+      TileProduct(rows, table.BlockColumns(block), d, queries, d, means_t, kBlockTokens,
+                  /*accumulate=*/false, of_block, stride);
     }
-  } else {
-    TileProduct(rows, kBlockTokens, d, queries, d, means_t, kBlockTokens, /*accumulate=*/false,
-                scores, stride);
-  }
-}
-
-void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows,
-                 std::int64_t stride, float* scores) {
-  for (std::int64_t block = 0; block * kBlockTokens < index.columns(); ++block) {
-    ScoreLeafBlock(index, block, queries, rows, stride, scores + block * kBlockTokens);
   }
 }
 

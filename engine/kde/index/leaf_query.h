@@ -1,4 +1,4 @@
-// What query rows need to meet the leaves of an index: products with the summaries. Queries are
+// What query rows need to meet the summaries of an index: products with the summaries. Queries are
 // scaled rows [padded rows, d_k], padded rows = PaddedTileRows(rows). The bits of a row do not
 // depend on the other rows (engine/gemm.h). Thread-safe; cannot fail but for std::bad_alloc from
 // scratch.
@@ -7,7 +7,8 @@
 
 #include <cstdint>
 
-#include "engine/kde/index/head_index.h"
+#include "engine/kde/index/leaf_metric.h"
+#include "engine/kde/index/summary_table.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
@@ -15,13 +16,10 @@ namespace attnd::engine {
 // |q|.
 float QueryLength(const float* query, std::int64_t dim);
 
-// scores[r * stride + c] = q_r . mu_c for the columns of one block of 64 leaves.
-void ScoreLeafBlock(const HeadIndex& index, std::int64_t block, const float* queries,
-                    std::int64_t rows, std::int64_t stride, float* scores);
-
-// The same for all blocks.
-void ScoreLeaves(const HeadIndex& index, const float* queries, std::int64_t rows,
-                 std::int64_t stride, float* scores);
+// scores[r * stride + c] = q_r . mu_c of the table's columns; those of the last block's padding are
+// not written, or not of use.
+void ScoreSummaries(const SummaryTable& table, const float* queries, std::int64_t rows,
+                    std::int64_t stride, float* scores);
 
 // offsets [PaddedTileRows(rows), d_k] = q - q0, where q0 is the metric's centre; q without a metric
 // (null).

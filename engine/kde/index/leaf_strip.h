@@ -1,9 +1,12 @@
 // What a strip of query rows makes of all spans of a context before any leaf is read: which leaves
 // each row selects, and what the others contribute from their summaries.
 //
-// Per row, over the leaves of all spans: scores against mean keys, the largest log mass and the
-// reference mass; per span the selection (engine/simd/leaf_selection.h), with the leaf of the
-// query's own token; the weighted mean values of what is not selected, and the first-order term.
+// Per row, over the branches of all spans: scores against mean keys, the largest log mass and the
+// reference mass, the selection (engine/simd/leaf_selection.h) of branches, with that of the
+// query's own token. The same over the leaves of selected branches. There the reference mass has
+// the leaves of those branches that any threshold would select in place of the branches: a few
+// leaves may hold more than a branch's lower bound tells, and then the rest matters less. Then the
+// weighted mean values of what is not selected, branches first, and the first-order term.
 // Rows whose numbers are not finite, and with `exact_share` rows that would read more than that
 // share of the keys, select everything.
 //
@@ -31,6 +34,7 @@ struct SpanView {
   const ErrorTable* errors = nullptr;
   std::int64_t first_token = 0;
   std::int64_t first_column = 0;  // of its leaves among those of all spans
+  std::int64_t first_branch = 0;  // of its branches, likewise
   std::int64_t metric = 0;        // which of the spans' different ones, in order of appearance
   // Thresholds are parts of the mass of the whole context, a table's of that of the keys it was
   // learned from: rows of the table between them.
@@ -68,16 +72,28 @@ struct StripQueries {
   bool bounds = false;  // whether RowMasses::lower and upper are wanted
 };
 
-// Columns of all spans together, a multiple of 64.
+// Beside its products a row spends this on a leaf's summary: four exponentials and a few
+// multiplications.
+inline constexpr std::int64_t kSelectFlops = 200;
+
+// Columns of all spans' leaves together, and of their branches; multiples of 64.
 std::int64_t Columns(std::span<const SpanView> spans);
+std::int64_t BranchColumns(std::span<const SpanView> spans);
 
 // All leaves of all spans: bit j of all[b] is leaf 64 b + j.
 void SelectAll(std::span<const SpanView> spans, RowMask* selected);
 
+// Which branches rows selected, kept while a strip is worked on.
+struct BranchMasks {
+  RowMask* rows = nullptr;  // [rows][2][branch columns / 64]
+  std::int64_t stride = 0;  // words from row to row
+};
+
 // Begins the sums of the strip's rows with what is not read, writes [rows, columns / 64] selections
 // and [rows] masses. Requires at least one leaf.
 void AttendSummaries(std::span<const SpanView> spans, const StripQueries& strip, SoftmaxSums sums,
-                     RowMask* selected, RowMasses* masses, Scratch& scratch);
+                     RowMask* selected, std::int64_t selected_stride, const BranchMasks& branches,
+                     RowMasses* masses, Scratch& scratch);
 
 }  // namespace attnd::engine
 

@@ -40,9 +40,8 @@ MassCalibration::MassCalibration(const HeadIndex& index, float scale, Scratch& s
       width_(index.layout().padded_value_dim + 1),
       rows_(Index(kQueries)),
       queries_rows_(Index(kQueries * index.layout().key_dim)),
-      square_errors_(Index(kQueries * index.columns())),
-      masses_(Index(kQueries * index.columns())),
-      bands_(Index(kQueries * index.columns())),
+      branches_(kQueries, index.branches().columns()),
+      leaves_(kQueries, index.columns()),
       followed_(Index(kQueries * index.layout().padded_value_dim)),
       true_masses_(Index(kQueries * index.columns())),
       true_maxima_(Index(kQueries * index.columns())),
@@ -60,12 +59,17 @@ MassCalibration::MassCalibration(const HeadIndex& index, float scale, Scratch& s
   Predict(scratch);
 }
 
+// Masses and errors of all branches and leaves as a query predicts them, and the thresholds under
+// which it looks further.
 void MassCalibration::Predict(Scratch& scratch) {
   const std::int64_t columns = index_.columns();
+  const std::int64_t branch_columns = index_.branches().columns();
   const Scratch::Frame frame(scratch);
   float* log_masses = scratch.Take(kQueries * columns);
+  float* branch_masses = scratch.Take(kQueries * branch_columns);
   float* squares = scratch.Take(kQueries);
-  ScoreLeaves(index_, queries_rows_.data(), kQueries, columns, log_masses);
+  ScoreSummaries(index_.branches(), queries_rows_.data(), kQueries, branch_columns, branch_masses);
+  ScoreSummaries(index_.summaries(), queries_rows_.data(), kQueries, columns, log_masses);
   float* offsets = scratch.Take(kQueries * index_.layout().key_dim);
   OffsetQueries(index_.metric().get(), index_.layout().key_dim, queries_rows_.data(), kQueries,
                 offsets);
@@ -74,33 +78,54 @@ void MassCalibration::Predict(Scratch& scratch) {
     FollowedValues(*index_.metric(), index_.layout(), offsets, kQueries, followed_.data());
   }
   for (std::int64_t r = 0; r < queries_; ++r) {
-    Row& row = rows_[Index(r)];
-    float* of_row = log_masses + r * columns;
-    const float* offset = offsets + r * index_.layout().key_dim;
-    row.max = LogMasses(index_.stats(), of_row);
-    row.reference = SumOfMasses(of_row, columns, row.max);
-    const LeafQuery leaf_query = {.max = row.max,
-                                  .square = squares[r],
-                                  .length = QueryLength(offset, index_.layout().key_dim)};
-    PredictLeaves(index_.stats(), leaf_query, of_row, square_errors_.data() + r * columns,
-                  masses_.data() + r * columns);
-    row.usable = std::isfinite(row.max) && std::isfinite(row.reference) &&
-                 std::isfinite(leaf_query.square) && std::isfinite(leaf_query.length);
-    for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
-      bands_[Index(r * columns + leaf)] = static_cast<std::uint8_t>(FirstThreshold(r, leaf));
-    }
+    const LeafQuery query = {
+        .square = squares[r],
+        .length = QueryLength(offsets + r * index_.layout().key_dim, index_.layout().key_dim)};
+    PredictRow(r, query, branch_masses + r * branch_columns, log_masses + r * columns);
   }
 }
 
-std::int64_t MassCalibration::FirstThreshold(std::int64_t row, std::int64_t leaf) const {
-  const Row& of_row = rows_[Index(row)];
-  if (of_row.own_place / kBlockTokens == leaf) return 0;
-  const float square = square_errors_[Index(row * index_.columns() + leaf)];
-  for (std::int64_t i = 0; i < kThresholds; ++i) {
-    const float threshold = Threshold(i) * of_row.reference;
-    if (!(square <= threshold * threshold)) return i;
+void MassCalibration::PredictRow(std::int64_t r, LeafQuery query, float* branch_masses,
+                                 float* log_masses) {
+  Row& row = rows_[Index(r)];
+  const LeafStats branches = index_.branches().stats();
+  const std::int64_t own_leaf = row.own_place / kBlockTokens;
+  row.max = LogMasses(branches, branch_masses);
+  row.usable = !std::isnan(LogMasses(index_.summaries().stats(), log_masses));
+  query.max = row.max;
+  const float of_branches = SumOfMasses(branch_masses, branches.columns, row.max);
+  auto reference = static_cast<double>(of_branches);
+  PredictLeaves(branches, query, branch_masses, branches_.square_errors(r), branches_.masses(r));
+  PredictLeaves(index_.summaries().stats(), query, log_masses, leaves_.square_errors(r),
+                leaves_.masses(r));
+  for (std::int64_t b = 0; b < index_.branches().count(); ++b) {
+    const bool own = own_leaf / kBranchLeaves == b;
+    branches_.bands(r)[b] =
+        AlwaysLooksWithin(index_.branches().count())
+            ? std::uint8_t{0}
+            : FirstThreshold(branches_.square_errors(r)[b], kBranchShare * of_branches);
+    if (branches_.bands(r)[b] == 0) {
+      const std::int64_t first = b * kBranchLeaves;
+      reference -= std::exp(static_cast<double>(branch_masses[b]) - static_cast<double>(row.max));
+      reference += static_cast<double>(SumOfMasses(log_masses + first, kBranchLeaves, row.max));
+    }
+    if (own) branches_.bands(r)[b] = 0;
   }
-  return kThresholds;
+  row.reference = static_cast<float>(reference);
+  for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
+    leaves_.bands(r)[leaf] =
+        own_leaf == leaf ? 0 : FirstThreshold(leaves_.square_errors(r)[leaf], row.reference);
+  }
+  row.usable = row.usable && std::isfinite(row.max) && std::isfinite(row.reference) &&
+               std::isfinite(query.square) && std::isfinite(query.length);
+}
+
+std::uint8_t MassCalibration::FirstThreshold(float square_error, float reference) {
+  std::uint8_t i = 0;
+  for (; i < kThresholds; ++i) {
+    if (!(square_error <= SquareThreshold(Threshold(i) * reference))) break;
+  }
+  return i;
 }
 
 double* MassCalibration::Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band) {
@@ -139,65 +164,111 @@ void MassCalibration::ReadLeaf(Scratch& scratch) {
       const auto factor = static_cast<double>(corrections[r]);
       for (std::int64_t i = 0; i < kBands * width_; ++i) all[i] *= factor;
     }
-    double* band = Sums(true_sums_, r, Band(r, leaf));
+    double* band = Sums(true_sums_, r, ReadBand(r, leaf));
     for (std::int64_t c = 0; c < dv; ++c) band[c] += static_cast<double>(acc[r * dv + c]);
     band[dv] += static_cast<double>(sums[r]);
   }
 }
 
-void MassCalibration::LearnRatios(float* ratios) const {
-  const std::int64_t leaves = index_.leaves();
-  std::vector<double> truth(Index(leaves));
-  std::vector<double> predicted(Index(leaves));
+// Ratios from sums of true and predicted masses, drawn towards the ratio of all.
+void MassCalibration::SetRatios(const std::vector<double>& truth,
+                                const std::vector<double>& predicted, float* ratios) {
   double all_true = 0.0;
   double all_predicted = 0.0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    all_true += truth[i];
+    all_predicted += predicted[i];
+  }
+  const double prior =
+      0.5 * all_predicted / static_cast<double>(std::max(truth.size(), std::size_t{1}));
+  const double overall = all_predicted > 0.0 ? all_true / all_predicted : 1.0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double ratio = (truth[i] + overall * prior) / (predicted[i] + prior);
+    ratios[i] = std::isfinite(ratio)
+                    ? static_cast<float>(std::clamp(ratio, kLeastRatio, kMostRatio))
+                    : 1.0F;
+  }
+}
+
+void MassCalibration::LearnRatios(float* leaf_ratios, float* branch_ratios) {
+  const std::int64_t leaves = index_.leaves();
+  const std::int64_t branches = index_.branches().count();
+  std::vector<double> truth(Index(leaves));
+  std::vector<double> predicted(Index(leaves));
+  std::vector<double> branch_truth(Index(branches));
+  std::vector<double> branch_predicted(Index(branches));
   for (std::int64_t r = 0; r < queries_; ++r) {
     const Row& row = rows_[Index(r)];
     if (!row.usable) continue;
     const auto reference = static_cast<double>(row.reference);
     for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
-      if (Band(r, leaf) <= kRatioThreshold) continue;
+      const std::int64_t branch = leaf / kBranchLeaves;
+      const bool of_leaf = leaves_.bands(r)[leaf] > kRatioThreshold;
+      const bool of_branch = branches_.bands(r)[branch] > kRatioThreshold;
+      if (!of_leaf && !of_branch) continue;
       const auto at = Index(r * index_.columns() + leaf);
       const double shift = static_cast<double>(true_maxima_[at]) - static_cast<double>(row.max);
       const double mass = static_cast<double>(true_masses_[at]) * std::exp(shift) / reference;
       if (!std::isfinite(mass)) continue;
-      truth[Index(leaf)] += mass;
-      predicted[Index(leaf)] += static_cast<double>(masses_[at]) / reference;
+      if (of_leaf) {
+        truth[Index(leaf)] += mass;
+        predicted[Index(leaf)] += static_cast<double>(leaves_.masses(r)[leaf]) / reference;
+      }
+      if (of_branch) branch_truth[Index(branch)] += mass;
+    }
+    for (std::int64_t b = 0; b < branches; ++b) {
+      if (branches_.bands(r)[b] <= kRatioThreshold) continue;
+      branch_predicted[Index(b)] += static_cast<double>(branches_.masses(r)[b]) / reference;
     }
   }
-  for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
-    all_true += truth[Index(leaf)];
-    all_predicted += predicted[Index(leaf)];
-  }
-  const double prior = 0.5 * all_predicted / static_cast<double>(std::max(leaves, std::int64_t{1}));
-  const double overall = all_predicted > 0.0 ? all_true / all_predicted : 1.0;
-  for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
-    const double ratio = (truth[Index(leaf)] + overall * prior) / (predicted[Index(leaf)] + prior);
-    ratios[leaf] = std::isfinite(ratio)
-                       ? static_cast<float>(std::clamp(ratio, kLeastRatio, kMostRatio))
-                       : 1.0F;
+  SetRatios(truth, predicted, leaf_ratios);
+  SetRatios(branch_truth, branch_predicted, branch_ratios);
+}
+
+// A summary is used from one band's threshold on up to another's: its part is added to what is not
+// read at thresholds before `until`, and taken away before `from`.
+void MassCalibration::AddPrediction(std::int64_t row, const Part& part) {
+  if (part.until <= part.from) return;
+  const std::int64_t dv = index_.layout().padded_value_dim;
+  const float* followed = followed_.data() + row * dv;
+  const auto add = [&](std::int64_t band, double sign) {
+    double* sums = Sums(predicted_sums_, row, band);
+    const double weight = sign * part.weight;
+    for (std::int64_t c = 0; c < dv; ++c) {
+      sums[c] += weight * (static_cast<double>(part.values[c]) +
+                           part.slope * static_cast<double>(followed[c]));
+    }
+    sums[dv] += weight;
+    sums[dv + 1] += sign * part.square_error;
+  };
+  add(part.until, 1.0);
+  if (part.from > 0) add(part.from, -1.0);
+}
+
+void MassCalibration::SumPredictions() {
+  const SummaryTable& leaves = index_.summaries();
+  const SummaryTable& branches = index_.branches();
+  for (std::int64_t r = 0; r < queries_; ++r) {
+    for (std::int64_t b = 0; b < branches.count(); ++b) {
+      AddPrediction(r, PartOf(branches, branches_, r, b, 0));
+    }
+    for (std::int64_t leaf = 0; leaf < leaves.count(); ++leaf) {
+      AddPrediction(r, PartOf(leaves, leaves_, r, leaf, branches_.bands(r)[leaf / kBranchLeaves]));
+    }
   }
 }
 
-void MassCalibration::SumPredictions(const float* ratios) {
-  const std::int64_t dv = index_.layout().padded_value_dim;
-  const LeafStats stats = index_.stats();
-  for (std::int64_t r = 0; r < queries_; ++r) {
-    const float* followed = followed_.data() + r * dv;
-    for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
-      const auto at = Index(r * index_.columns() + leaf);
-      const auto weight = static_cast<double>(masses_[at]) * static_cast<double>(ratios[leaf]);
-      const auto slope = static_cast<double>(stats.slopes[leaf]);
-      const float* values = index_.mean_values(0) + leaf * dv;
-      double* band = Sums(predicted_sums_, r, Band(r, leaf));
-      for (std::int64_t c = 0; c < dv; ++c) {
-        band[c] +=
-            weight * (static_cast<double>(values[c]) + slope * static_cast<double>(followed[c]));
-      }
-      band[dv] += weight;
-      band[dv + 1] += static_cast<double>(square_errors_[at]);
-    }
-  }
+MassCalibration::Part MassCalibration::PartOf(const SummaryTable& table,
+                                              const Predictions& predictions, std::int64_t row,
+                                              std::int64_t i, std::int64_t from) {
+  const LeafStats stats = table.stats();
+  return {.from = from,
+          .until = predictions.bands(row)[i],
+          .weight = static_cast<double>(predictions.masses(row)[i]) *
+                    static_cast<double>(stats.ratios[i]),
+          .slope = static_cast<double>(stats.slopes[i]),
+          .square_error = static_cast<double>(predictions.square_errors(row)[i]),
+          .values = table.mean_value(i)};
 }
 
 // True to predicted masses, ratios of leaves included, of what is not read at threshold i: each
@@ -261,11 +332,11 @@ void MassCalibration::RowErrors(std::int64_t row, const std::array<double, kThre
   }
 }
 
-ErrorTable MassCalibration::Finish(float spread, const float* ratios) {
+ErrorTable MassCalibration::Finish(float spread) {
   ErrorTable table;
   table.spread = spread;
   table.keys = index_.keys();
-  SumPredictions(ratios);
+  SumPredictions();
   std::array<double, kThresholds> mass_ratios{};
   for (std::int64_t i = 0; i < kThresholds; ++i) {
     mass_ratios[Index(i)] = MassRatio(i);
@@ -276,7 +347,7 @@ ErrorTable MassCalibration::Finish(float spread, const float* ratios) {
   std::array<double, kBands> keys{};
   for (std::int64_t r = 0; r < queries_; ++r) {
     for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
-      keys[Index(Band(r, leaf))] += static_cast<double>(index_.LeafKeys(leaf));
+      keys[Index(ReadBand(r, leaf))] += static_cast<double>(index_.LeafKeys(leaf));
     }
     if (!rows_[Index(r)].usable || spread == 0.0F) continue;
     std::array<RowError, kThresholds> of_row;

@@ -1,8 +1,8 @@
 // How far predicted masses of leaves are from true ones, learned from a span's own keys: some of
 // them, evenly spaced, are asked as queries and answered both exactly and from summaries.
 //
-//  - Ratio of a leaf: true over predicted masses, summed over the queries that would not read the
-//    leaf, drawn towards the ratio of all leaves where the leaf was given little mass.
+//  - Ratio of a leaf or branch: true over predicted masses, summed over the queries that would not
+//    look further, drawn towards the ratio of all where it was given little mass.
 //  - ErrorTable: for each threshold, the share of keys read, the ratio of true to predicted masses
 //    of all that is not read, and the 95 % quantiles of the error and of the error over its
 //    prediction.
@@ -13,11 +13,13 @@
 #ifndef ATTND_ENGINE_KDE_INDEX_MASS_CALIBRATION_H_
 #define ATTND_ENGINE_KDE_INDEX_MASS_CALIBRATION_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/head_index.h"
 #include "engine/scratch.h"
 
@@ -32,12 +34,11 @@ class MassCalibration {
   // Reads the next leaf. Requires that there is one: as many calls as leaves.
   void ReadLeaf(Scratch& scratch);
 
-  // After all leaves: the ratios [leaves].
-  void LearnRatios(float* ratios) const;
+  // After all leaves: the ratios [leaves] and [branches].
+  void LearnRatios(float* leaf_ratios, float* branch_ratios);
 
-  // After all leaves, with the ratios that leaves will have: the table but for its spread, which is
-  // given.
-  ErrorTable Finish(float spread, const float* ratios);
+  // After the index has its ratios: the table but for its spread, which is given.
+  ErrorTable Finish(float spread);
 
  private:
   static constexpr std::int64_t kQueries = 64;
@@ -51,13 +52,56 @@ class MassCalibration {
     bool usable = false;         // all its numbers are finite
   };
 
+  // What each query makes of leaves, or of branches, on their own: [queries][columns].
+  class Predictions {
+   public:
+    Predictions(std::int64_t rows, std::int64_t columns)
+        : columns_(columns),
+          square_errors_(static_cast<std::size_t>(rows * columns)),
+          masses_(square_errors_.size()),
+          bands_(square_errors_.size()) {}
+
+    float* square_errors(std::int64_t row) { return square_errors_.data() + row * columns_; }
+    float* masses(std::int64_t row) { return masses_.data() + row * columns_; }
+    // The first threshold under which it is selected; kThresholds: none.
+    std::uint8_t* bands(std::int64_t row) { return bands_.data() + row * columns_; }
+    const float* square_errors(std::int64_t row) const {
+      return square_errors_.data() + row * columns_;
+    }
+    const float* masses(std::int64_t row) const { return masses_.data() + row * columns_; }
+    const std::uint8_t* bands(std::int64_t row) const { return bands_.data() + row * columns_; }
+
+   private:
+    std::int64_t columns_;
+    std::vector<float> square_errors_;
+    std::vector<float> masses_;
+    std::vector<std::uint8_t> bands_;
+  };
+
+  // A summary's part of what is not read, at thresholds [from, until).
+  struct Part {
+    std::int64_t from = 0;
+    std::int64_t until = 0;
+    double weight = 0.0;
+    double slope = 0.0;
+    double square_error = 0.0;
+    const float* values = nullptr;
+  };
+
   void Predict(Scratch& scratch);
-  std::int64_t FirstThreshold(std::int64_t row, std::int64_t leaf) const;
-  std::int64_t Band(std::int64_t row, std::int64_t leaf) const {
-    return bands_[static_cast<std::size_t>(row * index_.columns() + leaf)];
+  void PredictRow(std::int64_t r, LeafQuery query, float* branch_masses, float* log_masses);
+  static std::uint8_t FirstThreshold(float square_error, float reference);
+  // A leaf is read where it and its branch are selected.
+  std::int64_t ReadBand(std::int64_t row, std::int64_t leaf) const {
+    return std::max(leaves_.bands(row)[leaf], branches_.bands(row)[leaf / kBranchLeaves]);
   }
   static double* Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band);
-  void SumPredictions(const float* ratios);
+  static void SetRatios(const std::vector<double>& truth, const std::vector<double>& predicted,
+                        float* ratios);
+  static Part PartOf(const SummaryTable& table, const Predictions& predictions, std::int64_t row,
+                     std::int64_t i, std::int64_t from);
+  void AddPrediction(std::int64_t row, const Part& part);
+  void SumPredictions();
   double MassRatio(std::int64_t i);
   struct RowError {
     double error = 0.0;
@@ -70,10 +114,9 @@ class MassCalibration {
   const std::int64_t queries_;  // with padding: 64
   const std::int64_t width_;    // padded d_v, and the mass
   std::vector<Row> rows_;
-  std::vector<float> queries_rows_;     // [64, d_k]
-  std::vector<float> square_errors_;    // [64, columns]
-  std::vector<float> masses_;           // [64, columns]
-  std::vector<std::uint8_t> bands_;     // [64, columns]
+  std::vector<float> queries_rows_;  // [64, d_k]
+  Predictions branches_;
+  Predictions leaves_;
   std::vector<float> followed_;         // [64, padded d_v]: q^T G
   std::vector<float> true_masses_;      // [64, columns], relative to exp(true_max_ then)
   std::vector<float> true_maxima_;      // [64, columns]: what true_max_ was

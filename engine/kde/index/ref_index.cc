@@ -10,6 +10,7 @@
 #include "engine/exact/open_block.h"
 #include "engine/exact/row_tile.h"
 #include "engine/exact/softmax_sums.h"
+#include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/head_index.h"
 #include "engine/kde/index/leaf_strip.h"
 #include "engine/ref_gemm.h"
@@ -59,13 +60,21 @@ float DotOf(const float* a, const float* b, std::int64_t n) {
   return sum.Total() + rest;
 }
 
-struct Leaf {
+// A branch or a leaf of a span.
+struct Node {
   std::int64_t span = 0;
-  std::int64_t leaf = 0;
+  std::int64_t number = 0;
   float log_mass = 0.0F;
-  float weight = 0.0F;  // 0: read
-  bool read = false;
+  float weight = 0.0F;
+  bool selected = false;  // leaves: read; branches: their leaves are looked at instead
 };
+
+// Whether two selected branches are in one run: neighbours in a block of 64 leaves.
+bool Continues(const Node& before, const Node& branch) {
+  constexpr std::int64_t kBlockBranches = kBlockTokens / kBranchLeaves;
+  return before.span == branch.span && before.number + 1 == branch.number &&
+         before.number / kBlockBranches == branch.number / kBlockBranches;
+}
 
 // One row and the spans of its head.
 class RefRow {
@@ -90,12 +99,25 @@ class RefRow {
  private:
   const HeadIndex& Of(std::int64_t span) const { return *views_[Index(span)].index; }
   std::int64_t SpanCount() const { return static_cast<std::int64_t>(views_.size()); }
-  bool IsOwn(const Leaf& leaf) const;
+  // Which leaf of the span holds the query's own token; -1: none.
+  std::int64_t OwnLeaf(std::int64_t span) const;
   // The row minus what the span's leaves are summarised about.
   std::vector<float> Offset(const HeadIndex& index) const;
   float Square(const HeadIndex& index) const;
-  void Score();
-  bool Select(std::int64_t span, float* slope);
+  float LogMass(const SummaryTable& table, std::int64_t i);
+  // Selects nodes [first, end), which are neighbours in the span's table, above `threshold`; the
+  // others get their weights.
+  void Select(std::vector<Node>& nodes, std::size_t first, std::size_t end,
+              const SummaryTable& table, float threshold, std::int64_t own);
+  // Squared error and mass that are predicted of a node.
+  struct Prediction {
+    float square_error = 0.0F;
+    float mass = 0.0F;
+  };
+  Prediction Predict(const Node& node, const SummaryTable& table) const;
+  void SelectBranches();
+  void SelectLeaves();
+  void AddValues(const std::vector<Node>& nodes, std::int64_t span, const SummaryTable& table);
 
   const LayerShape shape_;
   const BlockLayout layout_;
@@ -103,7 +125,11 @@ class RefRow {
   const RefIndexStages stages_;
   std::vector<SpanView> views_;
   std::vector<float> row_;  // scaled
-  std::vector<Leaf> leaves_;
+  std::vector<Node> branches_;
+  std::vector<Node> leaves_;    // of selected branches
+  std::vector<float> squares_;  // u of each span
+  std::vector<float> lengths_;
+  std::vector<float> slopes_;  // by metric
   float largest_ = -kInfinity;
   float reference_ = 0.0F;
   bool finite_ = true;
@@ -114,11 +140,13 @@ class RefRow {
   float sum_ = 0.0F;
 };
 
-bool RefRow::IsOwn(const Leaf& leaf) const {
-  const std::int64_t token = query_.position - views_[Index(leaf.span)].first_token;
-  if (query_.position < 0 || token < 0 || token >= Of(leaf.span).tokens()) return false;
-  const std::int32_t place = Of(leaf.span).place(token);
-  return place >= 0 && place / kBlockTokens == leaf.leaf;
+std::int64_t RefRow::OwnLeaf(std::int64_t span) const {
+  const std::int64_t token = query_.position - views_[Index(span)].first_token;
+  if (!stages_.own_leaf || query_.position < 0 || token < 0 || token >= Of(span).tokens()) {
+    return -1;
+  }
+  const std::int32_t place = Of(span).place(token);
+  return place < 0 ? -1 : place / kBlockTokens;
 }
 
 std::vector<float> RefRow::Offset(const HeadIndex& index) const {
@@ -139,104 +167,181 @@ float RefRow::Square(const HeadIndex& index) const {
   return std::max(DotOf(turned.data(), offset.data(), d), 0.0F);
 }
 
-void RefRow::Score() {
-  for (std::int64_t s = 0; s < SpanCount(); ++s) {
-    const LeafStats stats = Of(s).stats();
-    for (std::int64_t leaf = 0; leaf < Of(s).leaves(); ++leaf) {
-      float score = 0.0F;
-      RefGemmNN(1, 1, shape_.key_dim, row_.data(), shape_.key_dim,
-                Of(s).means_t(leaf / kBlockTokens) + leaf % kBlockTokens, kBlockTokens, false,
-                &score, 1);
-      const float log_mass = score + stats.log_counts[leaf];
-      if (!(log_mass < kInfinity)) finite_ = false;
-      largest_ = std::max(largest_, log_mass);
-      leaves_.push_back({s, leaf, log_mass, 0.0F, false});
-    }
-  }
-  for (std::int64_t s = 0; s < SpanCount(); ++s) {
-    LaneSum masses;
-    for (const Leaf& leaf : leaves_) {
-      if (leaf.span == s) masses.Add(leaf.leaf, ExpOf(leaf.log_mass - largest_));
-    }
-    reference_ += masses.Total();
-  }
+float RefRow::LogMass(const SummaryTable& table, std::int64_t i) {
+  float score = 0.0F;
+  RefGemmNN(1, 1, shape_.key_dim, row_.data(), shape_.key_dim, table.mean_key(i), kBlockTokens,
+            false, &score, 1);
+  const float log_mass = score + table.stats().log_counts[i];
+  if (!(log_mass < kInfinity)) finite_ = false;
+  return log_mass;
 }
 
-// False where the row's numbers for the span are not finite.
-bool RefRow::Select(std::int64_t span, float* slope) {
-  const HeadIndex& index = Of(span);
-  const LeafStats stats = index.stats();
-  const float square = Square(index);
-  const std::vector<float> offset = Offset(index);
-  const float length = std::sqrt(DotOf(offset.data(), offset.data(), shape_.key_dim));
-  const SpanView& view = views_[Index(span)];
-  const float threshold =
-      Threshold(query_.threshold) * reference_ / ErrorScale(views_, view, query_.threshold);
+RefRow::Prediction RefRow::Predict(const Node& node, const SummaryTable& table) const {
+  const LeafStats stats = table.stats();
+  const float log_lower = node.log_mass - largest_;
+  const float s = squares_[Index(node.span)] * stats.variances[node.number];
+  if (s <= 20.0F) {
+    const float growth = ExpOf(0.5F * s);
+    const float y = growth * growth;
+    const float mass = ExpOf(log_lower) * growth;
+    return {(mass * mass) * (std::fma(y, y, -1.0F) * stats.noises[node.number]), mass};
+  }
+  const float reach = std::fma(lengths_[Index(node.span)], stats.radii[node.number], log_lower);
+  const float mass = ExpOf(reach <= 80.0F ? reach : 80.0F);
+  return {mass * mass, mass};
+}
+
+void RefRow::Select(std::vector<Node>& nodes, std::size_t first, std::size_t end,
+                    const SummaryTable& table, float threshold, std::int64_t own) {
+  const SpanView& view = views_[Index(nodes[first].span)];
+  threshold /= ErrorScale(views_, view, query_.threshold);
   const float span_ratio = view.errors->mass_ratios[Index(view.TableRow(query_.threshold))];
   LaneSum mass;
   LaneSum slopes;
-  for (Leaf& leaf : leaves_) {
-    if (leaf.span != span) continue;
-    const float log_lower = leaf.log_mass - largest_;
-    const float lower = ExpOf(log_lower);
-    const float s = square * stats.variances[leaf.leaf];
-    float square_error = 0.0F;
-    float predicted = 0.0F;
-    if (s <= 20.0F) {
-      const float growth = ExpOf(0.5F * s);
-      const float y = growth * growth;
-      predicted = lower * growth;
-      square_error = (predicted * predicted) * (std::fma(y, y, -1.0F) * stats.noises[leaf.leaf]);
-    } else {
-      const float reach = std::fma(length, stats.radii[leaf.leaf], log_lower);
-      predicted = ExpOf(reach <= 80.0F ? reach : 80.0F);
-      square_error = predicted * predicted;
-    }
-    leaf.read = (stages_.selection && !(square_error <= threshold * threshold)) ||
-                (stages_.own_leaf && IsOwn(leaf));
-    if (leaf.read) continue;
-    const float ratio = stages_.ratios ? span_ratio * stats.ratios[leaf.leaf] : 1.0F;
-    leaf.weight = predicted * ratio;
-    mass.Add(leaf.leaf, leaf.weight);
-    slopes.Add(leaf.leaf, leaf.weight * stats.slopes[leaf.leaf]);
+  for (std::size_t i = first; i < end; ++i) {
+    Node& node = nodes[i];
+    const Prediction predicted = Predict(node, table);
+    node.selected = (stages_.selection && !(predicted.square_error <= SquareThreshold(threshold) &&
+                                            node.log_mass - largest_ <= 40.0F)) ||
+                    node.number == own;
+    if (node.selected) continue;
+    const LeafStats stats = table.stats();
+    const float ratio = stages_.ratios ? span_ratio * stats.ratios[node.number] : 1.0F;
+    node.weight = predicted.mass * ratio;
+    mass.Add(node.number, node.weight);
+    slopes.Add(node.number, node.weight * stats.slopes[node.number]);
   }
   far_ += mass.Total();
-  *slope = slopes.Total();
-  return std::isfinite(square) && std::isfinite(length);
+  slopes_[Index(view.metric)] += slopes.Total();
+}
+
+void RefRow::SelectBranches() {
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    for (std::int64_t b = 0; b < Of(s).branches().count(); ++b) {
+      branches_.push_back({s, b, LogMass(Of(s).branches(), b)});
+      largest_ = std::max(largest_, branches_.back().log_mass);
+    }
+  }
+  const auto sum = [&](std::int64_t span, const auto& counts) {
+    LaneSum masses;
+    for (const Node& branch : branches_) {
+      if (branch.span != span || !counts(branch)) continue;
+      const float x = branch.log_mass - largest_;
+      masses.Add(branch.number, ExpOf(x <= 40.0F ? x : 40.0F));
+    }
+    return masses.Total();
+  };
+  float reference = 0.0F;
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    reference += sum(s, [](const Node&) { return true; });
+  }
+  const float loosest = kBranchShare * Threshold(0) * reference;
+  const auto always = [&](const Node& branch) {
+    const SummaryTable& table = Of(branch.span).branches();
+    return AlwaysLooksWithin(table.count()) ||
+           !(Predict(branch, table).square_error <= SquareThreshold(loosest));
+  };
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    reference_ += sum(s, [&](const Node& branch) { return !always(branch); });
+  }
+  std::size_t first = 0;
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    const SummaryTable& table = Of(s).branches();
+    const std::size_t end = first + Index(table.count());
+    const std::int64_t own = OwnLeaf(s);
+    if (AlwaysLooksWithin(table.count())) {
+      for (std::size_t i = first; i < end; ++i) branches_[i].selected = true;
+    } else {
+      Select(branches_, first, end, table, kBranchShare * Threshold(query_.threshold) * reference,
+             own < 0 ? -1 : own / kBranchLeaves);
+    }
+    first = end;
+  }
+  LaneSum masses;  // of a run of always selected branches that are neighbours in a block of leaves
+  const Node* last = nullptr;
+  for (const Node& branch : branches_) {
+    if (!branch.selected) continue;
+    const SummaryTable& table = Of(branch.span).summaries();
+    const bool counts = always(branch);
+    if (counts && (last == nullptr || !Continues(*last, branch))) {
+      reference_ += masses.Total();
+      masses = {};
+    }
+    if (counts) last = &branch;
+    for (std::int64_t i = 0; i < kBranchLeaves; ++i) {
+      const std::int64_t leaf = branch.number * kBranchLeaves + i;
+      if (leaf >= table.count()) break;
+      leaves_.push_back({branch.span, leaf, LogMass(table, leaf)});
+      const float x = leaves_.back().log_mass - largest_;
+      if (counts) masses.Add(leaf, ExpOf(x <= 40.0F ? x : 40.0F));
+    }
+  }
+  reference_ += masses.Total();
+  finite_ = finite_ && std::isfinite(reference) && std::isfinite(reference_);
+}
+
+void RefRow::SelectLeaves() {
+  for (std::size_t first = 0; first < leaves_.size();) {
+    std::size_t end = first;
+    const auto branch_of = [&](std::size_t i) {
+      return Node{leaves_[i].span, leaves_[i].number / kBranchLeaves};
+    };
+    for (++end; end < leaves_.size(); ++end) {
+      const Node before = branch_of(end - 1);
+      const Node now = branch_of(end);
+      if (before.number != now.number && !Continues(before, now)) break;
+      if (before.span != now.span) break;
+    }
+    const std::int64_t span = leaves_[first].span;
+    Select(leaves_, first, end, Of(span).summaries(), Threshold(query_.threshold) * reference_,
+           OwnLeaf(span));
+    first = end;
+  }
+}
+
+void RefRow::AddValues(const std::vector<Node>& nodes, std::int64_t span,
+                       const SummaryTable& table) {
+  std::vector<float> weights(Index(table.columns()));
+  for (const Node& node : nodes) {
+    if (node.span == span && !node.selected) weights[Index(node.number)] = node.weight;
+  }
+  const std::int64_t columns = layout_.padded_value_dim;
+  for (std::int64_t block = 0; block * kBlockTokens < table.columns(); ++block) {
+    RefGemmNN(1, columns, kBlockTokens, weights.data() + block * kBlockTokens, kBlockTokens,
+              table.mean_values(block), columns, true, acc_.data(), columns);
+  }
 }
 
 void RefRow::AddSummaries() {
-  Score();
-  std::vector<float> slopes(Index(SpanCount()));  // by metric
+  slopes_.resize(Index(SpanCount()));
   for (std::int64_t s = 0; s < SpanCount(); ++s) {
-    float slope = 0.0F;
-    finite_ = Select(s, &slope) && finite_;
-    slopes[Index(views_[Index(s)].metric)] += slope;
+    const std::vector<float> offset = Offset(Of(s));
+    squares_.push_back(Square(Of(s)));
+    lengths_.push_back(std::sqrt(DotOf(offset.data(), offset.data(), shape_.key_dim)));
+    finite_ = finite_ && std::isfinite(squares_.back()) && std::isfinite(lengths_.back());
   }
-  if (!finite_ || !std::isfinite(reference_) || !std::isfinite(far_)) {
-    for (Leaf& leaf : leaves_) leaf.read = true;
+  SelectBranches();
+  SelectLeaves();
+  if (!finite_ || !std::isfinite(far_)) {
+    leaves_.clear();
+    for (std::int64_t s = 0; s < SpanCount(); ++s) {
+      for (std::int64_t leaf = 0; leaf < Of(s).leaves(); ++leaf) {
+        leaves_.push_back({.span = s, .number = leaf, .selected = true});
+      }
+    }
     return;
   }
   if (far_ > 0.0F) {
     max_ = largest_;
     sum_ = far_;
   }
+  for (std::int64_t s = 0; s < SpanCount(); ++s) AddValues(branches_, s, Of(s).branches());
+  for (std::int64_t s = 0; s < SpanCount(); ++s) AddValues(leaves_, s, Of(s).summaries());
   const std::int64_t columns = layout_.padded_value_dim;
-  for (std::int64_t s = 0; s < SpanCount(); ++s) {
-    const HeadIndex& index = Of(s);
-    std::vector<float> weights(Index(index.columns()));
-    for (const Leaf& leaf : leaves_) {
-      if (leaf.span == s && !leaf.read) weights[Index(leaf.leaf)] = leaf.weight;
-    }
-    for (std::int64_t block = 0; block * kBlockTokens < index.columns(); ++block) {
-      RefGemmNN(1, columns, kBlockTokens, weights.data() + block * kBlockTokens, kBlockTokens,
-                index.mean_values(block), columns, true, acc_.data(), columns);
-    }
-  }
   std::int64_t next = 0;
   for (const SpanView& view : views_) {
     if (view.metric != next) continue;
-    const float slope = slopes[Index(next++)];
+    const float slope = slopes_[Index(next++)];
     const LeafMetric* metric = view.index->metric().get();
     if (metric == nullptr || !stages_.slopes || slope == 0.0F) continue;
     std::vector<float> followed(Index(columns));
@@ -262,8 +367,8 @@ void RefRow::Read(const BlockView<float>& block) {
 }
 
 void RefRow::ReadLeaves() {
-  for (const Leaf& leaf : leaves_) {
-    if (leaf.read) Read(Of(leaf.span).leaf(leaf.leaf));
+  for (const Node& leaf : leaves_) {
+    if (leaf.selected) Read(Of(leaf.span).leaf(leaf.number));
   }
 }
 

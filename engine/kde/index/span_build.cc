@@ -13,31 +13,36 @@ std::int64_t SpanBuild::Bytes(const BlockLayout& layout, const TokenSpan& span) 
          IndexSpan::Bytes(layout, span) + HeadBuild::WorkBytes(layout, span.tokens);
 }
 
-void SpanBuild::Work(double share, Scratch& scratch) {
+bool SpanBuild::TryStep(double share, Scratch& scratch) {
   if (!result_) {
     result_ = std::make_shared<IndexSpan>();
     result_->span = input_.span;
   }
   const auto heads = static_cast<std::size_t>(layout_.kv_heads);
-  while (result_->heads.size() < heads) {
-    const std::size_t head = result_->heads.size();
-    if (!head_) {
-      head_ = std::make_unique<HeadBuild>(layout_, input_, static_cast<std::int64_t>(head), scale_);
-    }
-    while (!head_->done()) {
-      const double done = static_cast<double>(head) + head_->progress();
-      if (done >= share * static_cast<double>(heads) && share < 1.0) return;
-      head_->Step(scratch);
-    }
+  const std::size_t head = result_->heads.size();
+  if (head == heads) return true;
+  if (!head_) {
+    head_ = std::make_unique<HeadBuild>(layout_, input_, static_cast<std::int64_t>(head), scale_);
+  }
+  const double done = static_cast<double>(head) + head_->progress();
+  if (done >= share * static_cast<double>(heads) && share < 1.0) return true;
+  head_->Step(scratch);
+  if (head_->done()) {
     result_->heads.push_back(head_->Take());
     head_.reset();
   }
+  return false;
 }
 
 void SpanBuild::Advance(double share, Scratch& scratch) {
+  while (!Step(share, scratch)) {
+  }
+}
+
+bool SpanBuild::Step(double share, Scratch& scratch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
-    Work(share, scratch);
+    return TryStep(share, scratch);
   } catch (const std::bad_alloc&) {
     head_.reset();
     result_.reset();

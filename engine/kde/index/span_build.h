@@ -29,7 +29,11 @@ class SpanBuild {
   const TokenSpan& span() const { return input_.span; }
   const SpanInput& input() const { return input_; }
 
-  // Works until `share`, 0 to 1, of the job is done.
+  // Does a step (HeadBuild::Step) if less than `share`, 0 to 1, of the job is done. True when so
+  // much was done before.
+  bool Step(double share, Scratch& scratch);
+
+  // Works until `share` of the job is done.
   void Advance(double share, Scratch& scratch);
 
   // Does what is left. The same object for every caller.
@@ -39,7 +43,7 @@ class SpanBuild {
   static std::int64_t Bytes(const BlockLayout& layout, const TokenSpan& span);
 
  private:
-  void Work(double share, Scratch& scratch);
+  bool TryStep(double share, Scratch& scratch);
 
   const BlockLayout layout_;
   const SpanInput input_;

@@ -12,11 +12,14 @@ constexpr std::int64_t kMainSpans[] = {
     kLeastMainTokens,      2 * kLeastMainTokens,  4 * kLeastMainTokens, 8 * kLeastMainTokens,
     16 * kLeastMainTokens, 32 * kLeastMainTokens, kEpochTokens};
 static_assert(kEpochTokens == 64 * kLeastMainTokens);
-constexpr std::int64_t kLadderSpans[] = {4 * kLeastLadderTokens, kLeastLadderTokens};  // descending
+constexpr std::int64_t kLadderSpans[] = {16 * kLeastLadderTokens, 4 * kLeastLadderTokens,
+                                         kLeastLadderTokens};  // descending
 
 // A main span is 31 of 32 parts; its build ends a block before the last part does.
 constexpr std::int64_t MainBuildTokens(std::int64_t tokens) { return tokens / 31 - kBlockTokens; }
-constexpr std::int64_t LadderBuildTokens(std::int64_t tokens) { return tokens / 16; }
+constexpr std::int64_t LadderBuildTokens(std::int64_t tokens) {
+  return std::max(tokens / 16, 2 * kBlockTokens);
+}
 
 // Within an epoch positions count from its first token on. The length of the main span at one.
 std::int64_t MainSpanAt(std::int64_t sealed) {
@@ -33,6 +36,12 @@ TokenSpan InStream(std::int64_t epoch, std::int64_t first, std::int64_t tokens) 
   return {epoch * kEpochTokens + first, tokens};
 }
 
+// The longest main span that ends at or before a position; 0: none.
+std::int64_t MainSpanBefore(std::int64_t position) {
+  const auto* next = std::upper_bound(std::begin(kMainSpans), std::end(kMainSpans), position);
+  return next == std::begin(kMainSpans) ? 0 : *(next - 1);
+}
+
 // The length of the main span after the one that ends at `main`.
 std::int64_t NextMainSpan(std::int64_t main) {
   const auto* next = std::upper_bound(std::begin(kMainSpans), std::end(kMainSpans), main);
@@ -45,11 +54,17 @@ bool OnLadder(std::int64_t main, std::int64_t first, std::int64_t tokens) {
   return first >= main && (first - main) % tokens == 0 && first + tokens <= NextMainSpan(main);
 }
 
+// When a ladder span behind a main span that ends at `main` is visible.
+std::int64_t LadderVisibleFrom(std::int64_t main, std::int64_t first, std::int64_t tokens) {
+  return std::max(first + tokens + LadderBuildTokens(tokens), main + MainBuildTokens(main));
+}
+
 // The longest ladder span at `first`, behind a main span that ends at `main`, that is visible; 0:
 // none.
 std::int64_t LadderSpanAt(std::int64_t main, std::int64_t first, std::int64_t sealed) {
+  if (main == 0) return 0;
   for (const std::int64_t tokens : kLadderSpans) {
-    if (OnLadder(main, first, tokens) && first + tokens + LadderBuildTokens(tokens) <= sealed) {
+    if (OnLadder(main, first, tokens) && LadderVisibleFrom(main, first, tokens) <= sealed) {
       return tokens;
     }
   }
@@ -68,7 +83,12 @@ std::int64_t BuildTokens(const TokenSpan& span) {
   return MainBuildTokens(span.first == kBlockTokens ? span.end() : span.tokens);
 }
 
-std::int64_t VisibleFrom(const TokenSpan& span) { return span.end() + BuildTokens(span); }
+std::int64_t VisibleFrom(const TokenSpan& span) {
+  if (IsMainSpan(span)) return span.end() + BuildTokens(span);
+  const std::int64_t epoch = span.first / kEpochTokens * kEpochTokens;
+  const std::int64_t first = span.first - epoch;
+  return epoch + LadderVisibleFrom(MainSpanBefore(first), first, span.tokens);
+}
 
 std::vector<TokenSpan> VisibleSpans(std::int64_t sealed) {
   std::vector<TokenSpan> spans;
@@ -95,7 +115,10 @@ std::vector<TokenSpan> SpansEndingAt(std::int64_t sealed) {
   const std::int64_t end = sealed - epoch * kEpochTokens;
   for (auto tokens = std::rbegin(kLadderSpans); tokens != std::rend(kLadderSpans); ++tokens) {
     const std::int64_t first = end - *tokens;
-    if (OnLadder(MainSpanAt(end + LadderBuildTokens(*tokens)), first, *tokens)) {
+    const std::int64_t main = MainSpanBefore(first);
+    if (main == 0 || !OnLadder(main, first, *tokens)) continue;
+    // Not where the next main span is sooner.
+    if (MainSpanAt(LadderVisibleFrom(main, first, *tokens)) == main) {
       spans.push_back(InStream(epoch, first, *tokens));
     }
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <utility>
 
 #include "engine/kde/paper/log_sum.h"
 #include "engine/random.h"
@@ -65,16 +66,20 @@ std::vector<double> SharesOfLogs(std::span<const double> logs) {
   return shares;
 }
 
-std::vector<double> SharesOfNorms(Rows values) {
-  std::vector<double> shares;
+std::vector<double> SharesOf(std::vector<double> numbers) {
   double total = 0;
-  for (std::int64_t i = 0; i < values.count; ++i) {
-    shares.push_back(DotF64(values.row(i), values.row(i), values.dim));
-    total += shares.back();
-  }
+  for (const double x : numbers) total += x;
   if (total == 0) return {};
-  for (double& share : shares) share /= total;
-  return shares;
+  for (double& x : numbers) x /= total;
+  return numbers;
+}
+
+std::vector<double> SharesOfNorms(Rows values) {
+  std::vector<double> norms;
+  for (std::int64_t i = 0; i < values.count; ++i) {
+    norms.push_back(DotF64(values.row(i), values.row(i), values.dim));
+  }
+  return SharesOf(std::move(norms));
 }
 
 }  // namespace attnd::engine

@@ -38,6 +38,9 @@ std::vector<double> MeanShares(std::span<const std::vector<double>> lists);
 // e^x_i / sum_j e^x_j. All -inf: empty.
 std::vector<double> SharesOfLogs(std::span<const double> logs);
 
+// x_i / sum_j x_j. All zeros: empty.
+std::vector<double> SharesOf(std::vector<double> numbers);
+
 // ||v_i||^2 / ||V||_F^2. All zeros: empty.
 std::vector<double> SharesOfNorms(Rows values);
 

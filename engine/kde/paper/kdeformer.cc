@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -20,7 +21,7 @@ namespace attnd::engine {
 namespace {
 
 constexpr std::int64_t kStepPanels = 16;
-constexpr std::int64_t kStepRows = 4096;
+constexpr std::int64_t kStepRows = 1024;
 
 }  // namespace
 
@@ -62,10 +63,11 @@ bool Kdeformer::Step(Scratch& scratch) {
   if (inputs_.queries.count < 1) return true;
   switch (stage_) {
     case Stage::kHash:
-      if (HashStep(scratch)) {
-        LayOut();
-        stage_ = Stage::kPack;
-      }
+      if (HashStep(scratch)) stage_ = Stage::kLayOut;
+      break;
+    case Stage::kLayOut:
+      LayOut();
+      stage_ = Stage::kPack;
       break;
     case Stage::kPack:
       if (PackStep()) stage_ = blocks_.blocks() == 1 ? Stage::kAttend : Stage::kPilotSums;
@@ -73,12 +75,23 @@ bool Kdeformer::Step(Scratch& scratch) {
     case Stage::kPilotSums:
     case Stage::kPilotNorms:
       if (PilotStep(scratch)) {
-        stage_ = stage_ == Stage::kPilotSums ? Stage::kPilotNorms : Stage::kSample;
+        stage_ = stage_ == Stage::kPilotSums ? Stage::kPilotNorms : Stage::kNormShares;
       }
       break;
-    case Stage::kSample:
+    case Stage::kNormShares:
+      ShareNorms();
+      stage_ = Stage::kShares;
+      break;
+    case Stage::kShares:
+      MixShares();
+      stage_ = Stage::kDraw;
+      break;
+    case Stage::kDraw:
       DrawSample();
-      stage_ = Stage::kAttend;
+      stage_ = Stage::kSample;
+      break;
+    case Stage::kSample:
+      if (PackSample()) stage_ = Stage::kAttend;
       break;
     case Stage::kAttend:
       if (AttendStep(scratch)) stage_ = Stage::kDone;
@@ -108,6 +121,11 @@ bool Kdeformer::PackStep() {
       std::min(panel_ + kStepRows / kPanelKeys, block_panels_.keys().panels());
   for (; panel_ < last; ++panel_) {
     block_panels_.Pack(panel_, inputs_.keys, inputs_.values, blocks_.order().data(), nullptr);
+    const std::int64_t end = std::min((panel_ + 1) * kPanelKeys, inputs_.values.count);
+    for (std::int64_t i = panel_ * kPanelKeys; i < end; ++i) {
+      const float* value = inputs_.values.row(i);
+      value_norms_.push_back(DotF64(value, value, inputs_.values.dim));
+    }
   }
   if (panel_ < block_panels_.keys().panels()) return false;
   panel_ = 0;
@@ -131,6 +149,8 @@ void Kdeformer::LayOut() {
   pilot_max_.assign(pilots_.size(), -std::numeric_limits<float>::infinity());
   pilot_sum_.assign(pilots_.size(), 0.0F);
   pilot_norms_.assign(static_cast<std::size_t>(inputs_.keys.count), 0.0);
+  value_norms_.reserve(static_cast<std::size_t>(inputs_.keys.count));
+  keys_evaluated_.assign(static_cast<std::size_t>(inputs_.queries.count), 0);
 }
 
 void Kdeformer::LayOutQueries() {
@@ -170,7 +190,9 @@ bool Kdeformer::PilotStep(Scratch& scratch) {
   }
   if (panel_ < keys.panels()) return false;
   panel_ = 0;
-  if (stage_ == Stage::kPilotSums) evaluations_ += rows * keys.keys();
+  for (const std::int64_t pilot : pilots_) {
+    keys_evaluated_[static_cast<std::size_t>(pilot)] = keys.keys();
+  }
   return true;
 }
 
@@ -192,33 +214,53 @@ void Kdeformer::AddPilotNorms(std::int64_t panel, const float* scores, Scratch& 
   }
 }
 
-void Kdeformer::DrawSample() {
-  // All by place, so that strata are runs of neighbouring buckets and a block's own columns a run.
-  const std::vector<std::int64_t>& order = blocks_.order();
+// Shares are by place, so that strata are runs of neighbouring buckets and a block's own columns a
+// run.
+void Kdeformer::ShareNorms() {
   std::vector<double> log_norms;
+  log_norms.reserve(pilot_norms_.size());
   for (const double norm : pilot_norms_) log_norms.push_back(std::log(norm));
+  norm_shares_ = SharesOfLogs(log_norms);
+}
+
+void Kdeformer::MixShares() {
+  const std::vector<std::int64_t>& order = blocks_.order();
   std::vector<double> value_shares;
-  const std::vector<double> by_key = SharesOfNorms(inputs_.values);
+  const std::vector<double> by_key = SharesOf(std::move(value_norms_));
   if (!by_key.empty()) {
     for (const std::int64_t key : order)
       value_shares.push_back(by_key[static_cast<std::size_t>(key)]);
   }
   const std::array<std::vector<double>, 3> shares = {
-      SharesOfLogs(log_norms), std::move(value_shares),
+      std::move(norm_shares_), std::move(value_shares),
       std::vector<double>(order.size(), 1 / static_cast<double>(order.size()))};
-  const std::vector<double> by_place = MeanShares(shares);
-  sample_ = DrawColumns(by_place, config_.samples, Draws::kStratified, StreamSeed(config_.seed, 2));
+  by_place_ = MeanShares(shares);
+}
 
+void Kdeformer::DrawSample() {
+  const std::vector<std::int64_t>& order = blocks_.order();
+  sample_ =
+      DrawColumns(by_place_, config_.samples, Draws::kStratified, StreamSeed(config_.seed, 2));
   sample_places_ = sample_.columns;
   for (std::int64_t& column : sample_.columns) column = order[static_cast<std::size_t>(column)];
   sample_panels_ = KeyValuePanels(static_cast<std::int64_t>(sample_.columns.size()), inputs_.keys,
                                   inputs_.values);
-  sample_panels_.PackAll(inputs_.keys, inputs_.values, sample_.columns.data(),
-                         sample_.log_weights.data());
   probabilities_.resize(order.size());
   for (std::size_t place = 0; place < order.size(); ++place) {
-    probabilities_[static_cast<std::size_t>(order[place])] = by_place[place];
+    probabilities_[static_cast<std::size_t>(order[place])] = by_place_[place];
   }
+}
+
+bool Kdeformer::PackSample() {
+  const std::int64_t panels = sample_panels_.keys().panels();
+  const std::int64_t last = std::min(panel_ + kStepRows / kPanelKeys, panels);
+  for (; panel_ < last; ++panel_) {
+    sample_panels_.Pack(panel_, inputs_.keys, inputs_.values, sample_.columns.data(),
+                        sample_.log_weights.data());
+  }
+  if (panel_ < panels) return false;
+  panel_ = 0;
+  return true;
 }
 
 RowMask Kdeformer::VisibleSamples(std::int64_t panel, std::int64_t block) const {
@@ -238,7 +280,10 @@ bool Kdeformer::AttendStep(Scratch& scratch) {
   const Tile& tile = tiles_[tile_];
   const std::int64_t padded = GemmPaddedRows(tile.count);
   SoftmaxSums sums(sums_.data(), padded, block_panels_.padded_value_dim());
-  if (panel_ == 0) sums.Clear();
+  if (panel_ == 0) {
+    sums.Clear();
+    tile_keys_ = 0;
+  }
   const KeyValuePanels::Tile work = {tile.count,
                                      PackQueries(inputs_.queries, query_order_.data() + tile.first,
                                                  tile.count, inputs_.scale, scratch),
@@ -251,19 +296,29 @@ bool Kdeformer::AttendStep(Scratch& scratch) {
   for (; panel_ < last; ++panel_) {
     if (panel_ < own) {
       const std::int64_t panel = first_own + panel_;
-      block_panels_.Add(panel, block_panels_.keys().valid(panel), work, sums);
+      const RowMask valid = block_panels_.keys().valid(panel);
+      tile_keys_ += std::popcount(valid);
+      block_panels_.Add(panel, valid, work, sums);
       continue;
     }
     const RowMask visible = VisibleSamples(panel_ - own, tile.block);
+    tile_keys_ += std::popcount(visible);
     if (visible != 0) sample_panels_.Add(panel_ - own, visible, work, sums);
   }
   if (panel_ < panels) return false;
 
-  evaluations_ += tile.count * (blocks_.first_place(tile.block + 1) -
-                                blocks_.first_place(tile.block) + sample_panels_.keys().keys());
+  for (std::int64_t r = 0; r < tile.count; ++r) {
+    std::int64_t& keys = keys_evaluated_[static_cast<std::size_t>(
+        query_order_[static_cast<std::size_t>(tile.first + r)])];
+    keys = std::max(keys, tile_keys_);
+  }
   WriteTile(tile, sums);
   panel_ = 0;
   return ++tile_ == tiles_.size();
+}
+
+std::int64_t Kdeformer::evaluations() const {
+  return std::accumulate(keys_evaluated_.begin(), keys_evaluated_.end(), std::int64_t{0});
 }
 
 void Kdeformer::WriteTile(const Tile& tile, const SoftmaxSums& sums) {

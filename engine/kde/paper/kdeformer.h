@@ -60,8 +60,9 @@ class Kdeformer {
   // 2^50.
   static std::int64_t Bytes(const AttentionSizes& sizes, const KdeformerConfig& config);
 
-  // A piece of the work: at most 4,096 rows to hash or to pack, or 192 queries against 1,024 keys;
-  // one orders the keys. True when all is written.
+  // A piece of the work: at most 1,024 rows to hash or to pack, or 192 queries against 1,024 keys;
+  // a few go over numbers of all keys, in 2 to 3 ms each where there are 131,072. True when all is
+  // written.
   bool Step(Scratch& scratch);
 
   // What was chosen, once all is written. Columns of the sample are keys' indices, in
@@ -72,11 +73,28 @@ class Kdeformer {
   }
   const ColumnSample& sample() const { return sample_; }
   const std::vector<double>& probabilities() const { return probabilities_; }
-  // Of keys that were scored, over all queries; pilots included.
-  std::int64_t evaluations() const { return evaluations_; }
+  // Keys that were scored with a query, each once: all of them with a pilot, those of the block and
+  // of the sample with others.
+  std::int64_t keys_evaluated(std::int64_t query) const {
+    return keys_evaluated_[static_cast<std::size_t>(query)];
+  }
+  // The same over all queries.
+  std::int64_t evaluations() const;
 
  private:
-  enum class Stage { kHash, kPack, kPilotSums, kPilotNorms, kSample, kAttend, kDone };
+  enum class Stage {
+    kHash,
+    kLayOut,
+    kPack,
+    kPilotSums,
+    kPilotNorms,
+    kNormShares,
+    kShares,
+    kDraw,
+    kSample,
+    kAttend,
+    kDone
+  };
 
   // Queries order_[first, first + count) of one block.
   struct Tile {
@@ -94,7 +112,10 @@ class Kdeformer {
   bool PackStep();
   bool PilotStep(Scratch& scratch);
   void AddPilotNorms(std::int64_t panel, const float* scores, Scratch& scratch);
+  void ShareNorms();
+  void MixShares();
   void DrawSample();
+  bool PackSample();
   RowMask VisibleSamples(std::int64_t panel, std::int64_t block) const;
   bool AttendStep(Scratch& scratch);
   void WriteTile(const Tile& tile, const SoftmaxSums& sums);
@@ -118,7 +139,10 @@ class Kdeformer {
   std::vector<float> pilot_sum_;
   std::vector<double> pilot_norms_;  // by place: sum over pilots of (D^-1 A_res)^2
 
-  std::vector<double> probabilities_;
+  std::vector<double> value_norms_;    // squared, by key
+  std::vector<double> norm_shares_;    // of pilot_norms_
+  std::vector<double> by_place_;       // probabilities
+  std::vector<double> probabilities_;  // by key
   ColumnSample sample_;
   std::vector<std::int64_t> sample_places_;  // ascending
   KeyValuePanels sample_panels_;
@@ -126,7 +150,8 @@ class Kdeformer {
   std::size_t tile_ = 0;
   std::int64_t panel_ = 0;  // next one of the stage: for a tile, its block's, then the sample's
   std::vector<float> sums_;
-  std::int64_t evaluations_ = 0;
+  std::int64_t tile_keys_ = 0;                // that the tile's queries were scored with
+  std::vector<std::int64_t> keys_evaluated_;  // [queries]
 };
 
 // The definition in f64 for one query, with the blocks and the sample of a Kdeformer: output [d_v];

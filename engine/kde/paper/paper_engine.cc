@@ -47,11 +47,8 @@ class PaperEngine final : public KdeModeEngine {
   // Segments are allocated whole, and a sealed block waits for its successor.
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     const KeyValueState<float> state(shape());
-    const auto sealed = [](std::int64_t tokens) {
-      return tokens == 0 ? 0 : (tokens - 1) / kBlockTokens;
-    };
-    return Tail::Bytes(shape(), {}) + state.CapacityBytes(sealed(position + count)) -
-           state.CapacityBytes(sealed(position));
+    return Tail::Bytes(shape(), {}) + state.CapacityBytes(SealedBlocks(position + count)) -
+           state.CapacityBytes(SealedBlocks(position));
   }
   // What a batch of many queries does not: of few, most of the work is to hash and pack all keys.
   std::int64_t RowsRead(std::int64_t position) const override {

@@ -18,8 +18,8 @@ namespace {
 constexpr double kLeastSamples = 256;
 constexpr double kMostSamples = 16384;
 
-// A quantum reads about so much.
-constexpr std::int64_t kQuantumBytes = 4 << 20;
+// A quantum reads about so much, and writes as much into new memory.
+constexpr std::int64_t kQuantumBytes = 1 << 20;
 
 // More than any machine has; sizes beyond might overflow.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
@@ -133,7 +133,8 @@ void PaperPlan::BeginHead(Chain& chain) const {
                                   DenseRows(chain.value_rows.data(), chain.keys, shape_.value_dim),
                                   1.0F};
   KdeformerConfig config = kdeformer_config_;
-  config.seed = StreamSeed(config_.seed, static_cast<std::uint64_t>(query_head(chain)));
+  config.seed = StreamSeed(StreamSeed(config_.seed, static_cast<std::uint64_t>(group_.layer)),
+                           static_cast<std::uint64_t>(query_head(chain)));
   const OutputRows outputs = {answer_.outputs + query_head(chain) * shape_.value_dim,
                               shape_.output_row()};
   // Cannot fail: there are keys, and all sizes are the layer's.
@@ -207,9 +208,8 @@ void PaperPlan::WriteEstimates(const Chain& chain, std::int64_t query, RowFlag f
   }
   if (view.exact_masses != nullptr) view.exact_masses[row] = exact ? 1.0F : 0.0F;
   if (view.keys_evaluated != nullptr) {
-    view.keys_evaluated[row] = exact || answer_.top_k > 0
-                                   ? chain.keys
-                                   : std::min(kdeformer->evaluations() / group_.count, chain.keys);
+    view.keys_evaluated[row] =
+        exact || answer_.top_k > 0 ? chain.keys : kdeformer->keys_evaluated(query);
   }
   if (view.paths != nullptr) {
     view.paths[row] = static_cast<std::uint8_t>(exact ? AnswerPath::kExact : AnswerPath::kPaper);

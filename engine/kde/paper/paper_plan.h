@@ -3,7 +3,7 @@
 //
 // A chain is a kv-head: it gathers the unmasked keys and values, in their order, and attends the
 // query heads of its group one after another. Queries are scaled before (a scale may be 0 or below,
-// which the paper's may not). The seed of query head h is StreamSeed(seed, h).
+// which the paper's may not). The seed of query head h is StreamSeed(StreamSeed(seed, layer), h).
 //
 // Accuracy, as KdeformerConfig (PaperConfigFor):
 //  - target_error t: 1 / t^2 sampled columns, at least 256 and at most 16,384: the growth that
@@ -12,9 +12,10 @@
 //    sample; at least 64 and one. A pilot query evaluates all keys whatever the budget.
 //
 // Estimates: where all keys lie in one block or every column is sampled the answer is exact. Else
-// nothing is known of the error: errors are +inf, bounds -inf and +inf, masses 0. Keys evaluated
-// are the mean of the head's rows, pilots included. The largest keys (AnswerView::top_k) are found
-// by scoring all keys; their weights are relative to the estimated normalizer.
+// nothing is known of the error: errors are +inf, bounds -inf and +inf, masses 0. Pilots have
+// evaluated all keys, other rows those of their block and of the sample. The largest keys
+// (AnswerView::top_k) are found by scoring all keys; their weights are relative to the estimated
+// normalizer.
 //
 // A causal group, which nobody asks of this mode, is answered as if all its queries saw the whole
 // tail. Thread safety: as engine.h demands of an AttendPlan.

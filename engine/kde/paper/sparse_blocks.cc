@@ -4,18 +4,22 @@
 #include <cstddef>
 #include <numeric>
 
+#include "engine/kde/paper/angular_hash.h"
 #include "engine/kde/paper/key_panels.h"
 
 namespace attnd::engine {
 
 SparseBlocks::SparseBlocks(std::span<const std::uint32_t> ranks, std::int64_t block_keys)
-    : order_(ranks.size()) {
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](std::int64_t a, std::int64_t b) {
-    return ranks[static_cast<std::size_t>(a)] < ranks[static_cast<std::size_t>(b)];
-  });
-  for (const std::int64_t key : order_)
-    sorted_ranks_.push_back(ranks[static_cast<std::size_t>(key)]);
+    : order_(ranks.size()), sorted_ranks_(ranks.size()) {
+  // By counting: comparing took 10 ms for 131,072 keys, longer than a piece of work may last.
+  std::vector<std::size_t> places(std::size_t{1} << AngularHash::kBits, 0);
+  for (const std::uint32_t rank : ranks) ++places[rank];
+  std::exclusive_scan(places.begin(), places.end(), places.begin(), std::size_t{0});
+  for (std::size_t key = 0; key < ranks.size(); ++key) {
+    const std::size_t place = places[ranks[key]]++;
+    order_[place] = static_cast<std::int64_t>(key);
+    sorted_ranks_[place] = ranks[key];
+  }
   const auto keys = static_cast<std::int64_t>(ranks.size());
   panels_ = (keys + kPanelKeys - 1) / kPanelKeys;
   const std::int64_t block_panels = std::min((block_keys - 1) / kPanelKeys + 1, panels_);

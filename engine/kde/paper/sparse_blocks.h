@@ -18,7 +18,7 @@ namespace attnd::engine {
 class SparseBlocks {
  public:
   SparseBlocks() = default;
-  // Blocks of about `block_keys` keys, at least 1. ranks: of all keys, at least one.
+  // Blocks of about `block_keys` keys, at least 1. ranks: of all keys, at least one; below 2^16.
   SparseBlocks(std::span<const std::uint32_t> ranks, std::int64_t block_keys);
 
   // Keys by their place in the order.

@@ -18,24 +18,8 @@
 namespace attnd::engine::kde_test {
 namespace {
 
-struct Attended {
-  std::unique_ptr<ColumnSampling> sampling;
-  std::vector<float> outputs;
-  std::vector<float> log_normalizers;
-};
-
-Attended Attend(const Head& head, const ColumnSamplingConfig& config) {
-  Attended run;
-  run.outputs.assign(static_cast<std::size_t>(head.queries.count * head.values.dim), NAN);
-  run.log_normalizers.assign(static_cast<std::size_t>(head.queries.count), NAN);
-  auto made = ColumnSampling::Create(
-      head.inputs(), config, {{run.outputs.data(), head.values.dim}, run.log_normalizers.data()});
-  EXPECT_TRUE(made.ok()) << made.status();
-  run.sampling = *std::move(made);
-  Scratch scratch;
-  while (!run.sampling->Step(scratch)) {
-  }
-  return run;
+Attended<ColumnSampling> Attend(const Head& head, const ColumnSamplingConfig& config) {
+  return AttendBy<ColumnSampling>(head, config);
 }
 
 TEST(KdeColumnSample, PiTransposePiIsTheIdentityOnAverage) {
@@ -87,7 +71,7 @@ TEST(KdeColumnSampling, StagesEqualTheirDefinitions) {
   ColumnSamplingConfig config;
   config.samples = 30;
   config.method = DensityMethod::kExact;
-  const Attended run = Attend(head, config);
+  const Attended<ColumnSampling> run = Attend(head, config);
   const AttentionInputs in = head.inputs();
   std::vector<double> norms(90, 0.0);
   for (std::int64_t i = 0; i < 70; ++i) {
@@ -95,7 +79,7 @@ TEST(KdeColumnSampling, StagesEqualTheirDefinitions) {
     for (std::int64_t j = 0; j < 90; ++j) {
       normalizer += std::exp(0.5F * DotF64(in.queries.row(i), in.keys.row(j), 12));
     }
-    EXPECT_NEAR(run.sampling->log_normalizers()[static_cast<std::size_t>(i)], std::log(normalizer),
+    EXPECT_NEAR(run.method->log_normalizers()[static_cast<std::size_t>(i)], std::log(normalizer),
                 1e-5);
     EXPECT_NEAR(run.log_normalizers[static_cast<std::size_t>(i)], std::log(normalizer), 1e-5);
     for (std::int64_t j = 0; j < 90; ++j) {
@@ -112,10 +96,10 @@ TEST(KdeColumnSampling, StagesEqualTheirDefinitions) {
   }
   for (std::int64_t j = 0; j < 90; ++j) {
     const auto at = static_cast<std::size_t>(j);
-    EXPECT_NEAR(run.sampling->log_column_norms()[at], std::log(norms[at]), 1e-4);
+    EXPECT_NEAR(run.method->log_column_norms()[at], std::log(norms[at]), 1e-4);
     const double share =
         norms[at] / all_norms / 2 + DotF64(in.values.row(j), in.values.row(j), 20) / all_values / 2;
-    EXPECT_NEAR(run.sampling->probabilities()[at], share, 1e-5 * share);
+    EXPECT_NEAR(run.method->probabilities()[at], share, 1e-5 * share);
   }
 }
 
@@ -124,13 +108,12 @@ TEST(KdeColumnSampling, ProductEqualsItsReference) {
   ColumnSamplingConfig config;
   config.samples = 150;
   config.method = DensityMethod::kExact;
-  const Attended run = Attend(head, config);
-  EXPECT_LT(run.sampling->sample().columns.size(), 150U);  // some were drawn twice
+  const Attended<ColumnSampling> run = Attend(head, config);
+  EXPECT_LT(run.method->sample().columns.size(), 150U);  // some were drawn twice
   std::vector<double> truth(std::size_t{400} * 20);
   for (std::int64_t i = 0; i < 400; ++i) {
-    RefSampledProduct(head.inputs(), i,
-                      run.sampling->log_normalizers()[static_cast<std::size_t>(i)],
-                      run.sampling->sample(), truth.data() + i * 20);
+    RefSampledProduct(head.inputs(), i, run.method->log_normalizers()[static_cast<std::size_t>(i)],
+                      run.method->sample(), truth.data() + i * 20);
   }
   EXPECT_LT(oracle::RelativeError(run.outputs, truth), 1e-5);
 }
@@ -140,7 +123,7 @@ TEST(KdeColumnSampling, EveryColumnGivesSoftmaxAttention) {
     const Head head = RandomHead(queries, 350, 7);
     ColumnSamplingConfig config;
     config.samples = 350;
-    const Attended run = Attend(head, config);
+    const Attended<ColumnSampling> run = Attend(head, config);
     EXPECT_LT(oracle::RelativeError(run.outputs, Softmax(head.inputs()).outputs), 1e-5);
   }
 }
@@ -154,7 +137,7 @@ TEST(KdeColumnSampling, NumeratorIsUnbiased) {
   config.samples = 20;
   config.method = DensityMethod::kExact;
   for (config.seed = 0; config.seed < 1500; ++config.seed) {
-    const Attended run = Attend(head, config);
+    const Attended<ColumnSampling> run = Attend(head, config);
     for (std::size_t i = 0; i < truth.size(); ++i) {
       offs[i].push_back(static_cast<double>(run.outputs[i]) - truth[i]);
     }
@@ -199,8 +182,8 @@ TEST(KdeColumnSampling, ProbabilitiesFollowColumnNormsAndValues) {
   config.samples = 200;
   config.method = DensityMethod::kExact;
   for (const Head& head : {by_norm, by_value}) {
-    const Attended run = Attend(head, config);
-    const std::vector<double>& p = run.sampling->probabilities();
+    const Attended<ColumnSampling> run = Attend(head, config);
+    const std::vector<double>& p = run.method->probabilities();
     double heavy = 0;
     for (std::size_t l = 0; l < 20; ++l) heavy += p[l];
     EXPECT_GT(heavy, 0.4);
@@ -217,9 +200,9 @@ TEST(KdeColumnSampling, EstimatedStagesKeepTheError) {
   config.epsilon = 0.1;
   const double exact = MeanError(head, config);
   config.always_sample = true;
-  const Attended run = Attend(head, config);
-  EXPECT_EQ(run.sampling->normalizer_costs().exact_queries, 0);
-  EXPECT_EQ(run.sampling->column_norm_costs().exact_queries, 0);
+  const Attended<ColumnSampling> run = Attend(head, config);
+  EXPECT_EQ(run.method->normalizer_costs().exact_queries, 0);
+  EXPECT_EQ(run.method->column_norm_costs().exact_queries, 0);
   const double sampled = FrobeniusError(run.outputs, Softmax(head.inputs()).outputs);
   EXPECT_LT(sampled, 1.5 * exact);
 }
@@ -291,7 +274,7 @@ TEST(KdeColumnSampling, RowsThatLeaveF32AreMarked) {
   for (float& x : scores.queries.numbers) x *= 1e25F;
   for (float& x : scores.keys.numbers) x *= 1e25F;
   for (const Head& head : {values, scores}) {
-    const Attended run = Attend(head, {100});
+    const Attended<ColumnSampling> run = Attend(head, {100});
     for (const float x : run.outputs) EXPECT_EQ(x, 0);
     for (const float x : run.log_normalizers) EXPECT_TRUE(std::isnan(x));
   }

@@ -10,19 +10,12 @@
 #include "tests/oracle/attention_oracle.h"
 
 namespace attnd::engine::kde_test {
-namespace {
-
-template <typename T>
-std::vector<T> SliceRows(const std::vector<T>& v, std::int64_t first, std::int64_t count,
-                         std::int64_t queries) {
-  const std::int64_t row = static_cast<std::int64_t>(v.size()) / queries;
-  return {v.begin() + first * row, v.begin() + (first + count) * row};
+std::unique_ptr<const Engine> MakeKde(const LayerShape& shape, KdeConfig::Mode mode) {
+  return MakeKde(shape, KdeConfig{.mode = mode});
 }
 
-}  // namespace
-
-std::unique_ptr<const Engine> MakeKde(const LayerShape& shape, KdeConfig::Mode mode) {
-  auto engine = MakeEngine({.shape = shape, .kind = KdeConfig{.mode = mode}});
+std::unique_ptr<const Engine> MakeKde(const LayerShape& shape, const KdeConfig& config) {
+  auto engine = MakeEngine({.shape = shape, .kind = config});
   EXPECT_TRUE(engine.ok()) << engine.status();
   return std::move(engine).value();
 }
@@ -69,15 +62,20 @@ std::vector<float> KeysAsQueries(const Tokens& tokens, std::int64_t step, float 
 }
 
 Answers Answers::Slice(std::int64_t first, std::int64_t count, std::int64_t queries) const {
-  return {exact.Slice(first, count, queries),       SliceRows(errors, first, count, queries),
-          SliceRows(bounds, first, count, queries), SliceRows(masses, first, count, queries),
-          SliceRows(keys, first, count, queries),   SliceRows(paths, first, count, queries)};
+  return {exact.Slice(first, count, queries),           SliceRows(errors, first, count, queries),
+          SliceRows(bounds, first, count, queries),     SliceRows(masses, first, count, queries),
+          SliceRows(keys, first, count, queries),       SliceRows(paths, first, count, queries),
+          SliceRows(calibrated, first, count, queries), SliceRows(audited, first, count, queries)};
 }
 
 bool Answers::operator==(const Answers& other) const {
-  return exact == other.exact && SameBits(errors, other.errors) && SameBits(bounds, other.bounds) &&
-         SameBits(masses, other.masses) && SameBits(keys, other.keys) &&
-         SameBits(paths, other.paths);
+  return SameAnswers(other) && SameBits(errors, other.errors) &&
+         SameBits(calibrated, other.calibrated) && SameBits(audited, other.audited);
+}
+
+bool Answers::SameAnswers(const Answers& other) const {
+  return exact == other.exact && SameBits(bounds, other.bounds) && SameBits(masses, other.masses) &&
+         SameBits(keys, other.keys) && SameBits(paths, other.paths);
 }
 
 Answers Ask(const Engine& engine, const Snapshot& snapshot, const float* queries,
@@ -90,16 +88,21 @@ Answers Ask(const Engine& engine, const Snapshot& snapshot, const float* queries
                      .bounds = std::vector<float>(2 * rows, -7.0F),
                      .masses = std::vector<float>(rows, -7.0F),
                      .keys = std::vector<std::int64_t>(rows, -7),
-                     .paths = std::vector<std::uint8_t>(rows, 77)};
+                     .paths = std::vector<std::uint8_t>(rows, 77),
+                     .calibrated = std::vector<std::uint8_t>(rows, 77),
+                     .audited = std::vector<float>(rows, -1.0F)};
   AnswerView view = exact_test::View(answers.exact, exact_asked);
   view.estimates = {.errors = answers.errors.data(),
                     .log_normalizer_bounds = answers.bounds.data(),
                     .exact_masses = answers.masses.data(),
                     .keys_evaluated = answers.keys.data(),
-                    .paths = answers.paths.data()};
+                    .paths = answers.paths.data(),
+                    .calibrated = answers.calibrated.data(),
+                    .audited_errors = answers.audited.data()};
   QueryGroup group = exact_test::Group(snapshot, queries, count, exact_asked);
   group.positions = asked.positions.empty() ? nullptr : asked.positions.data();
   group.accuracy = asked.accuracy;
+  group.layer = asked.layer;
   Scratch scratch;
   const std::unique_ptr<AttendPlan> plan = engine.NewPlan();
   plan->Reset(group, view);

@@ -18,6 +18,8 @@ using exact_test::Tokens;
 std::unique_ptr<const Engine> MakeKde(const LayerShape& shape,
                                       KdeConfig::Mode mode = KdeConfig::Mode::kIndex);
 
+std::unique_ptr<const Engine> MakeKde(const LayerShape& shape, const KdeConfig& config);
+
 // Tokens about `clusters` centres; values follow keys in part.
 Tokens ClusteredTokens(const LayerShape& shape, std::int64_t count, std::int64_t clusters,
                        std::uint32_t seed);
@@ -31,6 +33,7 @@ struct Asked {
   std::int64_t top_k = 0;
   std::vector<std::int64_t> positions = {};  // empty: none
   Accuracy accuracy = {};
+  std::int64_t layer = 0;
 };
 
 struct Answers {
@@ -40,9 +43,13 @@ struct Answers {
   std::vector<float> masses;
   std::vector<std::int64_t> keys;
   std::vector<std::uint8_t> paths;
+  std::vector<std::uint8_t> calibrated;
+  std::vector<float> audited;  // true errors; -1: of no audit
 
   Answers Slice(std::int64_t first, std::int64_t count, std::int64_t queries) const;
   bool operator==(const Answers& other) const;  // as bits
+  // The same but for what audits may change.
+  bool SameAnswers(const Answers& other) const;
 };
 
 Answers Ask(const Engine& engine, const Snapshot& snapshot, const float* queries,

@@ -20,24 +20,8 @@
 namespace attnd::engine::kde_test {
 namespace {
 
-struct Attended {
-  std::unique_ptr<Kdeformer> kdeformer;
-  std::vector<float> outputs;
-  std::vector<float> log_normalizers;
-};
-
-Attended Attend(const Head& head, const KdeformerConfig& config) {
-  Attended run;
-  run.outputs.assign(static_cast<std::size_t>(head.queries.count * head.values.dim), NAN);
-  run.log_normalizers.assign(static_cast<std::size_t>(head.queries.count), NAN);
-  auto made = Kdeformer::Create(
-      head.inputs(), config, {{run.outputs.data(), head.values.dim}, run.log_normalizers.data()});
-  EXPECT_TRUE(made.ok()) << made.status();
-  run.kdeformer = *std::move(made);
-  Scratch scratch;
-  while (!run.kdeformer->Step(scratch)) {
-  }
-  return run;
+Attended<Kdeformer> Attend(const Head& head, const KdeformerConfig& config) {
+  return AttendBy<Kdeformer>(head, config);
 }
 
 Head WordVectors(std::int64_t count) {
@@ -100,16 +84,34 @@ TEST(KdeSparseBlocks, HoldEveryKeyOnceInEqualParts) {
   }
 }
 
+TEST(KdeSparseBlocks, OrderKeysByRankAndEqualRanksByIndex) {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t i = 0; i < 3000; ++i) ranks.push_back(i * 7919 % 601 * 109);
+  ranks[17] = 65535;
+  const SparseBlocks blocks(ranks, 64);
+  const auto rank_at = [&](std::size_t place) {
+    return ranks[static_cast<std::size_t>(blocks.order()[place])];
+  };
+  for (std::size_t place = 1; place < ranks.size(); ++place) {
+    ASSERT_LE(rank_at(place - 1), rank_at(place));
+    if (rank_at(place - 1) == rank_at(place)) {
+      ASSERT_LT(blocks.order()[place - 1], blocks.order()[place]);
+    }
+  }
+  EXPECT_EQ(blocks.order().back(), 17);
+  EXPECT_EQ(blocks.BlockOfRank(65535), blocks.blocks() - 1);
+}
+
 TEST(KdeKdeformer, EqualsItsReference) {
   for (const std::int64_t queries : {1, 3, 500}) {
     for (const std::int64_t keys : {200, 1000, 1111}) {
       const Head head = RandomHead(queries, keys, 30);
-      const Attended run = Attend(head, {128, 300, 7});
-      EXPECT_GE(run.kdeformer->blocks().blocks(), 2);
+      const Attended<Kdeformer> run = Attend(head, {128, 300, 7});
+      EXPECT_GE(run.method->blocks().blocks(), 2);
       std::vector<double> truth(static_cast<std::size_t>(queries * 20));
       for (std::int64_t i = 0; i < queries; ++i) {
         const double log_normalizer =
-            RefKdeformer(head.inputs(), *run.kdeformer, i, truth.data() + i * 20);
+            RefKdeformer(head.inputs(), *run.method, i, truth.data() + i * 20);
         EXPECT_NEAR(run.log_normalizers[static_cast<std::size_t>(i)], log_normalizer, 1e-5);
       }
       EXPECT_LT(oracle::RelativeError(run.outputs, truth), 1e-5);
@@ -120,8 +122,8 @@ TEST(KdeKdeformer, EqualsItsReference) {
 TEST(KdeKdeformer, EveryColumnSampledIsExact) {
   for (const std::int64_t queries : {1, 2, 300}) {
     const Head head = RandomHead(queries, 777, 33);
-    const Attended run = Attend(head, {64, 777, 3});
-    EXPECT_GE(run.kdeformer->blocks().blocks(), 12);
+    const Attended<Kdeformer> run = Attend(head, {64, 777, 3});
+    EXPECT_GE(run.method->blocks().blocks(), 12);
     const oracle::Answers truth = Softmax(head.inputs());
     EXPECT_LT(oracle::RelativeError(run.outputs, truth.outputs), 1e-5);
     EXPECT_LT(oracle::RelativeError(run.log_normalizers, truth.log_normalizers), 1e-6);
@@ -130,9 +132,9 @@ TEST(KdeKdeformer, EveryColumnSampledIsExact) {
 
 TEST(KdeKdeformer, AllKeysInOneBlockIsExact) {
   const Head head = RandomHead(300, 777, 36);
-  const Attended run = Attend(head, {777, 1, 3});
-  EXPECT_EQ(run.kdeformer->blocks().blocks(), 1);
-  EXPECT_EQ(run.kdeformer->evaluations(), 300 * 777);
+  const Attended<Kdeformer> run = Attend(head, {777, 1, 3});
+  EXPECT_EQ(run.method->blocks().blocks(), 1);
+  EXPECT_EQ(run.method->evaluations(), 300 * 777);
   EXPECT_LT(oracle::RelativeError(run.outputs, Softmax(head.inputs()).outputs), 1e-5);
 }
 
@@ -143,7 +145,7 @@ TEST(KdeKdeformer, WeightsOfSampledColumnsAreUnbiased) {
   std::vector<std::vector<double>> ratios(4);
   KdeformerConfig config = {64, 60, 0};
   for (config.seed = 0; config.seed < 1500; ++config.seed) {
-    const Attended run = Attend(head, config);
+    const Attended<Kdeformer> run = Attend(head, config);
     for (std::size_t i = 0; i < 4; ++i) {
       ratios[i].push_back(
           std::exp(static_cast<double>(run.log_normalizers[i]) - truth.log_normalizers[i]));
@@ -177,12 +179,12 @@ TEST(KdeKdeformer, BlocksAndSamplesBothLowerTheError) {
 
 TEST(KdeKdeformer, OwnKeyIsInTheOwnBlock) {
   const Head head = WordVectors(2048);
-  const Attended run = Attend(head, {128, 64, 5});
-  const SparseBlocks& blocks = run.kdeformer->blocks();
+  const Attended<Kdeformer> run = Attend(head, {128, 64, 5});
+  const SparseBlocks& blocks = run.method->blocks();
   std::int64_t found = 0;
   for (std::int64_t p = 0; p < 2048; ++p) {
     const std::int64_t key = blocks.order()[static_cast<std::size_t>(p)];
-    found += run.kdeformer->query_block(key) == blocks.BlockOfPlace(p) ? 1 : 0;
+    found += run.method->query_block(key) == blocks.BlockOfPlace(p) ? 1 : 0;
   }
   EXPECT_GE(found, 2048 * 98 / 100);
 }
@@ -194,11 +196,11 @@ TEST(KdeKdeformer, ProbabilitiesFollowResidualColumnsAndValues) {
   Head by_value = RandomHead(300, 2000, 45);
   for (std::size_t i = 0; i < std::size_t{20} * 20; ++i) by_value.values.numbers[i] *= 100;
   for (const Head& head : {by_column, by_value}) {
-    const Attended run = Attend(head, {128, 200, 1});
+    const Attended<Kdeformer> run = Attend(head, {128, 200, 1});
     double heavy = 0;
     double all = 0;
     for (std::size_t l = 0; l < 2000; ++l) {
-      const double p = run.kdeformer->probabilities()[l];
+      const double p = run.method->probabilities()[l];
       EXPECT_GE(p, 1.0 / 3 / 2000 * 0.999);
       heavy += l < 20 ? p : 0;
       all += p;
@@ -211,17 +213,17 @@ TEST(KdeKdeformer, ProbabilitiesFollowResidualColumnsAndValues) {
 // Up to any place of the order there are as many draws as its probability says, but for one.
 TEST(KdeKdeformer, DrawsAreStratifiedAlongTheOrder) {
   const Head head = RandomHead(100, 2000, 57);
-  const Attended run = Attend(head, {64, 300, 8});
+  const Attended<Kdeformer> run = Attend(head, {64, 300, 8});
   std::vector<double> draws(2000, 0.0);
-  const ColumnSample& sample = run.kdeformer->sample();
-  const std::vector<double>& p = run.kdeformer->probabilities();
+  const ColumnSample& sample = run.method->sample();
+  const std::vector<double>& p = run.method->probabilities();
   for (std::size_t i = 0; i < sample.columns.size(); ++i) {
     const auto column = static_cast<std::size_t>(sample.columns[i]);
     draws[column] = std::exp(sample.log_weights[i]) * 300 * p[column];
   }
   double drawn = 0;
   double expected = 0;
-  for (const std::int64_t key : run.kdeformer->blocks().order()) {
+  for (const std::int64_t key : run.method->blocks().order()) {
     drawn += draws[static_cast<std::size_t>(key)];
     expected += 300 * p[static_cast<std::size_t>(key)];
     ASSERT_NEAR(drawn, expected, 1 + 1e-6);
@@ -233,16 +235,17 @@ TEST(KdeKdeformer, TakesAdversarialData) {
   for (const auto& [name, rows] : AdversarialRows()) {
     const Head head = {rows, rows, RandomRows(rows.count, 3, 48, 1.0F), 1.0F};
     const std::vector<double> truth = Softmax(head.inputs()).outputs;
-    const Attended all = Attend(head, {64, rows.count, 2});
+    const Attended<Kdeformer> all = Attend(head, {64, rows.count, 2});
     EXPECT_LT(oracle::RelativeError(all.outputs, truth), 5e-3) << name;
-    const Attended some = Attend(head, {64, std::max<std::int64_t>(1, rows.count / 3), 2});
+    const Attended<Kdeformer> some =
+        Attend(head, {64, std::max<std::int64_t>(1, rows.count / 3), 2});
     for (const float x : some.outputs) EXPECT_TRUE(std::isfinite(x)) << name;
   }
 }
 
 TEST(KdeKdeformer, RowsMayBePartsOfLongerOnes) {
   const Head head = RandomHead(50, 300, 51);
-  const Attended dense = Attend(head, {64, 40, 4});
+  const Attended<Kdeformer> dense = Attend(head, {64, 40, 4});
   const auto widen = [](const OwnedRows& rows) {
     std::vector<float> wide;
     for (std::int64_t i = 0; i < rows.count; ++i) {
@@ -294,7 +297,7 @@ TEST(KdeKdeformer, RowsThatLeaveF32AreMarked) {
   for (float& x : scores.queries.numbers) x *= 1e25F;
   for (float& x : scores.keys.numbers) x *= 1e25F;
   for (const Head& head : {values, scores}) {
-    const Attended run = Attend(head, {64, 100, 1});
+    const Attended<Kdeformer> run = Attend(head, {64, 100, 1});
     for (const float x : run.outputs) EXPECT_EQ(x, 0);
     for (const float x : run.log_normalizers) EXPECT_TRUE(std::isnan(x));
   }

@@ -131,6 +131,22 @@ TEST_F(KdeCertifiedMode, AreTheRowsOfCertifiedRow) {
   }
 }
 
+// Layers once drew the same keys: what one missed, all of them missed.
+TEST_F(KdeCertifiedMode, DrawsForEachLayerByItself) {
+  const Snapshot snapshot = exact_test::At(*engine_, tokens_, kTokens);
+  Asked asked = AskedOf(kLoose);
+  const Answers first = Ask(*engine_, snapshot, query(0), count_, asked);
+  asked.layer = 7;
+  const Answers other = Ask(*engine_, snapshot, query(0), count_, asked);
+  std::int64_t differ = 0;
+  for (std::size_t i = 0; i < first.exact.log_normalizers.size(); ++i) {
+    differ += first.exact.log_normalizers[i] != other.exact.log_normalizers[i] ? 1 : 0;
+  }
+  EXPECT_GT(differ, std::ssize(first.exact.log_normalizers) / 2);
+  EXPECT_TRUE(Ask(*MakeKde(kModeShape, Mode::kCertified), snapshot, query(0), count_, asked) ==
+              other);
+}
+
 TEST_F(KdeCertifiedMode, BitsDoNotDependOnTheNumberOfQueries) {
   const Snapshot snapshot = exact_test::At(*engine_, tokens_, kTokens);
   const Answers all = Ask(*engine_, snapshot, query(0), count_, Loose());

@@ -7,13 +7,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/kde/paper/column_sampling.h"
 #include "engine/kde/paper/density.h"
 #include "engine/kde/rows.h"
 #include "engine/scratch.h"
+#include "gtest/gtest.h"
 #include "tests/engine/random_values.h"
 #include "tests/oracle/attention_oracle.h"
 
@@ -90,6 +93,29 @@ inline Moments MomentsOf(const std::vector<double>& numbers) {
   }
   moments.error = std::sqrt(moments.error);
   return moments;
+}
+
+// What a Method (Kdeformer, ColumnSampling) answered, and the method with what it has chosen.
+template <typename Method>
+struct Attended {
+  std::unique_ptr<Method> method;
+  std::vector<float> outputs;
+  std::vector<float> log_normalizers;
+};
+
+template <typename Method, typename Config>
+Attended<Method> AttendBy(const Head& head, const Config& config) {
+  Attended<Method> run;
+  run.outputs.assign(static_cast<std::size_t>(head.queries.count * head.values.dim), NAN);
+  run.log_normalizers.assign(static_cast<std::size_t>(head.queries.count), NAN);
+  auto made = Method::Create(head.inputs(), config,
+                             {{run.outputs.data(), head.values.dim}, run.log_normalizers.data()});
+  EXPECT_TRUE(made.ok()) << made.status();
+  run.method = *std::move(made);
+  Scratch scratch;
+  while (!run.method->Step(scratch)) {
+  }
+  return run;
 }
 
 // Softmax attention of all queries over all keys by the f64 oracle.
