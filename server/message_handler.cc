@@ -39,12 +39,9 @@ std::optional<RejectReason> Rejection(v1::ErrorReason reason) {
 // when memory is short.
 std::int64_t NeededBytes(const Session& session, const std::vector<LayerSlice>& slices,
                          std::int64_t answer_bytes) {
-  // Far beyond what can be held, and far from where sums of positions and bytes overflow; what
-  // stands there will not be applied.
-  constexpr std::int64_t kMaxPosition = std::int64_t{1} << 48;
   for (const LayerSlice& slice : slices) {
     const std::int64_t position = slice.span.position;
-    if (position < session.position(slice.span.layer) || position > kMaxPosition) return 0;
+    if (position < session.position(slice.span.layer) || position > kMostPosition) return 0;
   }
   return Mutation::EstimateBytes(session, slices) + answer_bytes;
 }

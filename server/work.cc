@@ -60,6 +60,7 @@ Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
   const bool seals = position % engine::kBlockTokens + tokens > engine::kBlockTokens ||
                      (position > 0 && position % engine::kBlockTokens == 0);
   if (seals) operations += Product(sums, engine::kBlockTokens + kPerFloat * engine.seal_passes());
+  if (position < 0 || position > kMostPosition) return operations;
   return operations + engine.UpkeepOperations(position, tokens);
 }
 

@@ -28,7 +28,12 @@ inline constexpr Operations kShortOperations = 1 << 24;
 Operations AttendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t queries, std::int64_t top_k);
 
-// Tokens that are checked, digested, and copied or folded, at `position`.
+// Far beyond what can be held, and far from where sums of positions and bytes overflow. What stands
+// beyond will not be applied.
+inline constexpr std::int64_t kMostPosition = std::int64_t{1} << 48;
+
+// Tokens that are checked, digested, and copied or folded, at `position`, which may be any number a
+// client sends.
 Operations AppendOperations(const engine::Engine& engine, std::int64_t position,
                             std::int64_t tokens);
 

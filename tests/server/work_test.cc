@@ -91,6 +91,18 @@ TEST(Work, TheProjectionOfARandomMapIsCounted) {
   EXPECT_LT(AppendQuantumTokens(*projecting), AppendQuantumTokens(*elementwise));
 }
 
+// One message with the largest position there is once kept a thread for ever: its upkeep was
+// counted block by block from the session's position on, past the end of the numbers.
+TEST(Work, NoUpkeepIsCountedAtPositionsThatCannotBe) {
+  engine::EngineConfig config;
+  config.shape = Heads(1, 16);
+  config.kind = engine::KdeConfig{};
+  const auto kde = *engine::MakeEngine(config);
+  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(AppendOperations(*kde, kLast - 1, 1), AppendOperations(*kde, kMostPosition + 1, 1));
+  EXPECT_EQ(AppendOperations(*kde, -5, 1), AppendOperations(*kde, kMostPosition + 1, 1));
+}
+
 TEST(Work, AWindowBoundsWhatIsReadAndALongOneMakesSealsDearer) {
   engine::EngineConfig config;
   config.shape = Heads(1, 64);

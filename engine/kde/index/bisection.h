@@ -16,7 +16,7 @@
 
 namespace attnd::engine {
 
-// Row-major keys [count, dim], components at most 1 in magnitude. Borrowed.
+// Row-major keys [count, dim], components of up to 1e15 in magnitude. Borrowed.
 struct KeyRows {
   const float* rows = nullptr;
   std::int64_t count = 0;

@@ -27,7 +27,9 @@ class HeadBuild {
   // `input` outlives this. `scale`: of query rows.
   HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head, float scale);
 
-  // Does the next step of a few hundred microseconds (but for reassigning large groups, 15 ms).
+  // Does the next step: of a few hundred microseconds for most, but gathering all keys is one, of
+  // up to 50 ms for the longest spans of 128 components, as is reassigning a group (15 ms) and what
+  // calibration ends with.
   void Step(Scratch& scratch);
   bool done() const { return stage_ == Stage::kDone; }
   // How much of the work is done, 0 to 1.

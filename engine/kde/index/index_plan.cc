@@ -37,6 +37,8 @@ void Grow(AlignedBuffer<T>& buffer, std::int64_t count) {
   if (buffer.size() < count) buffer = AlignedBuffer<T>::Uninitialized(count);
 }
 
+float OrIfNaN(float x, float other) { return std::isnan(x) ? other : x; }
+
 std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -354,23 +356,29 @@ void IndexPlan::WriteEstimates(const Tile& tile) const {
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     const RowMasses& masses = tile.masses[r];
     const std::int64_t row = tile.rows.tensor_row(r);
-    const bool index = masses.far > 0.0F;
+    const bool index = !masses.complete;
     const auto max = static_cast<double>(tile.sums.max[r]);
     const auto sum = static_cast<double>(tile.sums.sum[r]);
     // From masses relative to the row's largest log mass to those relative to its largest score.
     const double factor = index ? std::exp(static_cast<double>(masses.max) - max) : 0.0;
     const double far = factor * static_cast<double>(masses.far);
     const double read = std::max(sum - far, 0.0);
-    if (view.errors != nullptr) view.errors[row] = index ? StatedErrorOf(tile, r) : 0.0F;
+    // Where arithmetic leaves its range nothing is known.
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (view.errors != nullptr) {
+      view.errors[row] = index ? OrIfNaN(StatedErrorOf(tile, r), kInfinity) : 0.0F;
+    }
     if (view.log_normalizer_bounds != nullptr) {
       float* bounds = view.log_normalizer_bounds + 2 * row;
-      bounds[0] = static_cast<float>(
-          max + std::log(read + factor * static_cast<double>(index ? masses.lower : 0.0F)));
-      bounds[1] = static_cast<float>(
-          max + std::log(read + factor * static_cast<double>(index ? masses.upper : 0.0F)));
+      const auto bound = [&](float unread) {
+        const double mass = read + factor * static_cast<double>(index ? unread : 0.0F);
+        return static_cast<float>(max + std::log(mass));
+      };
+      bounds[0] = OrIfNaN(bound(masses.lower), -kInfinity);
+      bounds[1] = OrIfNaN(bound(masses.upper), kInfinity);
     }
     if (view.exact_masses != nullptr) {
-      view.exact_masses[row] = index ? static_cast<float>(read / sum) : 1.0F;
+      view.exact_masses[row] = index ? OrIfNaN(static_cast<float>(read / sum), 0.0F) : 1.0F;
     }
     if (view.keys_evaluated != nullptr) {
       const std::int64_t head_row = group_.causal ? tile.rows.first + r : 0;

@@ -1,9 +1,11 @@
 // How IndexPlan audits its rows and what it states of their errors.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "engine/kde/index/index_plan.h"
 #include "engine/kde/index/row_audit.h"
+#include "engine/random.h"
 
 namespace attnd::engine {
 
@@ -48,7 +50,12 @@ void IndexPlan::ChooseAudits(const Tile& tile, std::int64_t chain) {
   const std::int64_t d = shape_.key_dim;
   const double wanted = AuditChanceOf(tile);
   const double gate = TileChance(wanted, tile.rows.rows);
-  if (!IsAudited(AuditTicket(tile.queries, d, tile.rows.kv_head), gate)) return;
+  // Of all rows: many calls may begin with the same one.
+  std::uint64_t tile_ticket = static_cast<std::uint64_t>(tile.rows.kv_head);
+  for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
+    tile_ticket = RandomAt(tile_ticket, AuditTicket(tile.queries + r * d, d, r));
+  }
+  if (!IsAudited(tile_ticket, gate)) return;
   const double chance = wanted / gate;
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     if (!(tile.masses[r].far > 0.0F)) continue;

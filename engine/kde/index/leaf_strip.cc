@@ -35,7 +35,7 @@ struct Strip {
   float* reach = nullptr;    // [branch columns] twice, for one row
   // The rows that selected a branch, side by side.
   float* gathered = nullptr;  // [padded rows, the larger of d_k and padded d_v]
-  float* weights = nullptr;   // [padded rows, 16]
+  float* weights = nullptr;   // [padded rows, 64]
 
   RowMask* selected(std::int64_t row) const { return masks.rows + row * masks.stride; }
   // Those that the loosest threshold selects.
@@ -180,8 +180,9 @@ RowPass SelectBranches(std::span<const SpanView> spans, const StripQueries& quer
 // weigh. False where a number is not finite or the row would read too much.
 bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std::int64_t row,
                const Strip& strip, const RowPass& pass, RowMask* selected, RowMasses& masses) {
+  if (!pass.finite) return false;
   float* scores = strip.scores + row * strip.columns;
-  bool finite = pass.finite;
+  bool finite = true;
   float reference = pass.reference;
   for (const SpanView& span : spans) {
     float* of_span = scores + span.first_column;
@@ -216,6 +217,7 @@ bool SelectRow(std::span<const SpanView> spans, const StripQueries& queries, std
     masses.leaf_keys += SelectedKeys(index, of_span);
     keys += index.keys();
   }
+  masses.complete = masses.leaf_keys == keys;
   return finite && std::isfinite(reference) && std::isfinite(masses.far) &&
          static_cast<double>(masses.leaf_keys) <=
              static_cast<double>(queries.exact_share) * static_cast<double>(keys);
@@ -331,36 +333,38 @@ float* BlockWeights(const SpanView& span, std::int64_t block, std::int64_t row,
   return weights;
 }
 
-// acc += weights * mean values of the leaves of selected branches.
+// acc += weights * mean values of the leaves of selected branches. A block is one product whichever
+// way it is done, so that the bits of a row do not depend on how many others selected it.
 void AddBlockValues(const SpanView& span, std::int64_t block, std::int64_t rows, const Strip& strip,
                     const SoftmaxSums& sums) {
   const SummaryTable& leaves = span.index->summaries();
   const std::int64_t columns = sums.padded_value_dim;
-  if (IsDense(span, block, rows, strip)) {
+  const std::int64_t inner = leaves.BlockColumns(block);
+  const float* values = leaves.mean_values(block);
+  Readers readers;
+  std::int64_t count = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    readers[static_cast<std::size_t>(count)] = r;
+    count += BlockBits(span, strip.selected(r), block) != 0 ? 1 : 0;
+  }
+  if (count == 0) return;
+  if (2 * count >= rows) {
     for (std::int64_t r = 0; r < rows; ++r) BlockWeights(span, block, r, strip);
-    TileProduct(rows, columns, leaves.BlockColumns(block),
-                strip.scores + span.first_column + block * kBlockTokens, strip.columns,
-                leaves.mean_values(block), columns, /*accumulate=*/true, sums.acc, columns);
+    TileProduct(rows, columns, inner, strip.scores + span.first_column + block * kBlockTokens,
+                strip.columns, values, columns, /*accumulate=*/true, sums.acc, columns);
     return;
   }
-  Readers readers;
-  for (std::int64_t b = 0; b < kBlockBranches; ++b) {
-    const std::int64_t branch = block * kBlockBranches + b;
-    const std::int64_t count = FindReaders(span, branch, rows, strip, readers);
-    if (count == 0) continue;
-    const std::int64_t first = branch * kBranchLeaves;
-    const float* weights = strip.scores + span.first_column + first;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t r = readers[static_cast<std::size_t>(i)];
-      std::copy_n(weights + r * strip.columns, kBranchLeaves, strip.weights + i * kBranchLeaves);
-      std::copy_n(sums.acc + r * columns, columns, strip.gathered + i * columns);
-    }
-    TileProduct(count, columns, kBranchLeaves, strip.weights, kBranchLeaves,
-                leaves.mean_value(first), columns, /*accumulate=*/true, strip.gathered, columns);
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(strip.gathered + i * columns, columns,
-                  sums.acc + readers[static_cast<std::size_t>(i)] * columns);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t r = readers[static_cast<std::size_t>(i)];
+    std::copy_n(BlockWeights(span, block, r, strip), kBlockTokens,
+                strip.weights + i * kBlockTokens);
+    std::copy_n(sums.acc + r * columns, columns, strip.gathered + i * columns);
+  }
+  TileProduct(count, columns, inner, strip.weights, kBlockTokens, values, columns,
+              /*accumulate=*/true, strip.gathered, columns);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::copy_n(strip.gathered + i * columns, columns,
+                sums.acc + readers[static_cast<std::size_t>(i)] * columns);
   }
 }
 
@@ -412,6 +416,7 @@ void ViewSpans(const IndexState& state, std::int64_t head, std::vector<SpanView>
   std::int64_t keys = 0;
   for (const auto& span : state.spans()) {
     const HeadIndex& index = *span->heads[static_cast<std::size_t>(head)];
+    if (index.keys() == 0) continue;  // all masked
     const auto same = std::find_if(views.begin(), views.end(), [&](const SpanView& view) {
       return view.index->metric() == index.metric();
     });
@@ -476,7 +481,7 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
   strip.slopes = scratch.Take(metrics * queries.rows);
   strip.reach = scratch.Take(2 * strip.branch_columns);
   strip.gathered = scratch.Take(padded * std::max(layout.key_dim, layout.padded_value_dim));
-  strip.weights = scratch.Take(padded * kBranchLeaves);
+  strip.weights = scratch.Take(padded * kBlockTokens);
   std::fill_n(strip.slopes, metrics * queries.rows, 0.0F);
   ForEachMetric(spans, [&](const LeafMetric* metric, std::int64_t number) {
     float* offsets = strip.offsets + number * offset_floats;

@@ -61,6 +61,7 @@ struct RowMasses {
   double square_error = 0.0;   // of the predicted error, in (value units * mass)^2
   std::int64_t leaf_keys = 0;  // that are read
   std::int64_t summaries = 0;  // that were
+  bool complete = true;        // whether all keys are read
 };
 
 struct StripQueries {

@@ -5,9 +5,9 @@
 // difference of both gives the error, free of the rounding of what was read. Audits never touch an
 // answer.
 //
-// Which rows: by a hash of the scaled query's bits and its position, so that the choice depends on
-// neither time nor the other rows, and a row's chance does not depend on how hard it is.
-// Thread-safe; cannot fail.
+// Which rows: by a hash of the scaled query's bits and its position, and which large tiles at all
+// by one of all their rows, so that the choice does not depend on time, and a row's chance not on
+// how hard it is. Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_KDE_INDEX_ROW_AUDIT_H_
 #define ATTND_ENGINE_KDE_INDEX_ROW_AUDIT_H_
 

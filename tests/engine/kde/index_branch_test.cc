@@ -156,6 +156,68 @@ TEST_F(KdeBranches, AreSummarisedAsTheirKeysAre) {
   }
 }
 
+// Rows of a strip select branches together or one by one, by how many do; a row that reads
+// everything once changed how the others' sums were added up.
+TEST(KdeStrips, ARowThatReadsEverythingChangesNoOther) {
+  const LayerShape shape = {1, 1, 12, 16, 0.3F};
+  const std::int64_t count = 5000;
+  Tokens tokens = ClusteredTokens(shape, count, 40, 214);
+  for (std::int64_t t = 0; t < count; t += 2) tokens.Mask(t);
+  const auto engine = MakeKde(shape, {.mode = KdeConfig::Mode::kIndex, .audits = {0.0, 0.0}});
+  const Snapshot snapshot = exact_test::At(*engine, tokens, count);
+  std::vector<float> queries = KeysAsQueries(tokens, 331);
+  const std::int64_t good = static_cast<std::int64_t>(queries.size()) / shape.query_row();
+  ASSERT_GT(good, 12);
+  const Answers alone = Ask(*engine, snapshot, queries.data(), good);
+  queries.insert(queries.end(), Size(shape.query_row()), 1e30F);
+  const Answers together = Ask(*engine, snapshot, queries.data(), good + 1);
+  EXPECT_TRUE(together.Slice(0, good, good + 1) == alone);
+}
+
+// A span without a key has no columns, and where it was the last one a row wrote its branches into
+// its neighbour's.
+TEST(KdeStrips, AMaskedSpanIsNoSpan) {
+  const LayerShape shape = {1, 1, 12, 16, 0.3F};
+  const std::int64_t count = 3968 + 1024 + 256;
+  Tokens tokens = ClusteredTokens(shape, count, 40, 215);
+  for (std::int64_t t = 3968; t < 3968 + 1024; ++t) tokens.Mask(t);
+  const auto engine = MakeKde(shape, {.mode = KdeConfig::Mode::kIndex, .audits = {0.0, 0.0}});
+  const Snapshot snapshot = exact_test::At(*engine, tokens, count);
+  const auto& state = static_cast<const IndexState&>(*snapshot.sealed);
+  ASSERT_EQ(state.spans().back()->heads.front()->keys(), 0);
+  const std::vector<float> queries = KeysAsQueries(tokens, 97);
+  const std::int64_t rows = static_cast<std::int64_t>(queries.size()) / shape.query_row();
+  const Answers answers = Ask(*engine, snapshot, queries.data(), rows);
+  std::int64_t partly = 0;
+  for (std::int64_t i = 0; i < rows; i += 3) {
+    std::vector<float> output(Size(shape.value_dim));
+    RefIndexRow(shape, state, {snapshot.tail.get(), snapshot.rows, snapshot.valid},
+                {.row = queries.data() + i * shape.key_dim, .threshold = kDefaultThreshold}, {},
+                output.data());
+    const auto first = answers.exact.outputs.begin() + i * shape.value_dim;
+    ASSERT_TRUE(SameBits(output, {first, first + shape.value_dim})) << i;
+    partly += answers.masses[Size(i)] < 1.0F ? 1 : 0;
+  }
+  EXPECT_GT(partly, 5);
+}
+
+// Leaves whose weights are too small for f32 were called read: error 0, path EXACT.
+TEST(KdeStrips, WhatIsNotReadIsNeverCalledRead) {
+  const LayerShape shape = {1, 1, 12, 16, 1.0F};
+  const std::int64_t count = 4096 + 64;
+  Tokens tokens = ClusteredTokens(shape, count, 40, 216);
+  for (std::int64_t t = 0; t < count; ++t)
+    tokens.keys[Size(t * shape.key_row())] = t < 2048 ? 20.0F : -20.0F;
+  const auto engine = MakeKde(shape);
+  const Snapshot snapshot = exact_test::At(*engine, tokens, count);
+  std::vector<float> query(Size(shape.key_dim));
+  query.front() = 10.0F;
+  const Answers answers = Ask(*engine, snapshot, query.data(), 1);
+  EXPECT_LT(answers.keys.front(), 3500);
+  EXPECT_EQ(answers.paths.front(), static_cast<std::uint8_t>(AnswerPath::kIndex));
+  EXPECT_TRUE(std::isfinite(answers.errors.front()));
+}
+
 // The one query that resembles a key that resembles no other was wrong by most of its answer: the
 // key hid in a leaf whose mean told nothing of it.
 TEST(KdeIsolatedKeys, ATwinFarFromAllOthersIsFound) {
