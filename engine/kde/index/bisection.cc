@@ -33,7 +33,7 @@ std::int64_t CutAt(std::int64_t natural, std::int64_t count) {
 
 }  // namespace
 
-Bisection::Bisection(const KeyRows& keys, std::vector<std::int32_t>& order)
+Bisection::Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order)
     : keys_(keys),
       order_(order),
       steps_(std::max((keys.count + kBlockTokens - 1) / kBlockTokens - 1, std::int64_t{0})),

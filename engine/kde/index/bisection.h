@@ -17,7 +17,7 @@
 namespace attnd::engine {
 
 // Row-major keys [count, dim], components of up to 1e15 in magnitude. Borrowed.
-struct KeyRows {
+struct KeyMatrix {
   const float* rows = nullptr;
   std::int64_t count = 0;
   std::int64_t dim = 0;
@@ -28,7 +28,7 @@ struct KeyRows {
 class Bisection {
  public:
   // Permutes `order`, which holds the numbers below keys.count.
-  Bisection(const KeyRows& keys, std::vector<std::int32_t>& order);
+  Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order);
 
   // Cuts one piece. True when every piece is a leaf.
   bool Step();
@@ -45,7 +45,7 @@ class Bisection {
   void FindCentres(const Range& range);
   void Cut(const Range& range);
 
-  const KeyRows keys_;
+  const KeyMatrix keys_;
   std::vector<std::int32_t>& order_;
   const std::int64_t steps_;
   std::vector<Range> open_;  // pieces of more than a leaf

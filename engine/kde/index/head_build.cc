@@ -135,7 +135,7 @@ void HeadBuild::Reassign(Scratch& scratch) {
   const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
   const std::int64_t first = step_ % groups * kGroupKeys;
   const std::int64_t count = std::min(kGroupKeys, index_->keys() - first);
-  const KeyRows keys = {keys_.data(), index_->keys(), layout_.key_dim};
+  const KeyMatrix keys = {keys_.data(), index_->keys(), layout_.key_dim};
   const std::span<std::int32_t> group = std::span(order_).subspan(Index(first), Index(count));
   if (step_ / groups + 1 < reassignments()) {
     ReassignLeaves(keys, group, scratch);
@@ -218,7 +218,7 @@ void HeadBuild::Step(Scratch& scratch) {
       Stage next = fits ? Stage::kBisect : Stage::kLeaves;
       if (index_->keys() == 0) next = Stage::kDone;
       if (next == Stage::kBisect) {
-        bisection_.emplace(KeyRows{keys_.data(), index_->keys(), layout_.key_dim}, order_);
+        bisection_.emplace(KeyMatrix{keys_.data(), index_->keys(), layout_.key_dim}, order_);
       }
       Advance(keys * kGatherCost, 1, next);
       return;

@@ -38,7 +38,7 @@ std::int64_t IndexSpan::bytes() const {
   return bytes;
 }
 
-std::int64_t IndexSpan::Bytes(const BlockLayout& layout, const TokenSpan& span) {
+std::int64_t IndexSpan::Bytes(const BlockLayout& layout, const SpanBounds& span) {
   return static_cast<std::int64_t>(sizeof(IndexSpan)) +
          layout.kv_heads * HeadIndex::Bytes(layout, span.tokens, span.tokens, IsMainSpan(span));
 }

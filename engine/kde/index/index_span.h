@@ -34,15 +34,15 @@ struct RawBlock {
 
 struct IndexSpan {
   std::int64_t bytes() const;
-  static std::int64_t Bytes(const BlockLayout& layout, const TokenSpan& span);
+  static std::int64_t Bytes(const BlockLayout& layout, const SpanBounds& span);
 
-  TokenSpan span;
+  SpanBounds span;
   std::vector<std::unique_ptr<const HeadIndex>> heads;  // [kv_heads]
 };
 
 // The tokens of a span before it is built: spans, then raw blocks, in order and without gaps.
 struct SpanInput {
-  TokenSpan span;
+  SpanBounds span;
   std::vector<std::shared_ptr<const IndexSpan>> spans;
   std::vector<std::shared_ptr<const RawBlock>> blocks;
   // Whose metric the span's leaves share; null: they make one of their own.

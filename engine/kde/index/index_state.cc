@@ -11,12 +11,12 @@
 namespace attnd::engine {
 namespace {
 
-bool Within(const TokenSpan& outer, std::int64_t first, std::int64_t end) {
+bool Within(const SpanBounds& outer, std::int64_t first, std::int64_t end) {
   return first >= outer.first && end <= outer.end();
 }
 
 // The part of a span's build that is to be done when so many tokens are sealed, 0 to 1.
-double ShareDue(const TokenSpan& span, std::int64_t sealed) {
+double ShareDue(const SpanBounds& span, std::int64_t sealed) {
   const std::int64_t done = std::clamp(sealed - span.end(), std::int64_t{0}, BuildTokens(span));
   return static_cast<double>(done) / static_cast<double>(BuildTokens(span));
 }
@@ -70,7 +70,7 @@ void IndexState::Install(const std::shared_ptr<const IndexSpan>& span) {
   spans_.insert(place, span);
 }
 
-void IndexState::Begin(const TokenSpan& span) {
+void IndexState::Begin(const SpanBounds& span) {
   SpanInput input;
   input.span = span;
   for (const auto& piece : spans_) {
@@ -92,7 +92,7 @@ void IndexState::KeepUp(Scratch& scratch) {
     }
   }
   std::erase_if(builds_, [&](const auto& build) { return sealed_ >= VisibleFrom(build->span()); });
-  for (const TokenSpan& span : SpansEndingAt(sealed_)) Begin(span);
+  for (const SpanBounds& span : SpansEndingAt(sealed_)) Begin(span);
 }
 
 bool IndexState::PrepareBlock(Scratch& scratch) const {
@@ -118,18 +118,18 @@ absl::Status IndexState::Append(std::span<const Block> blocks, Scratch& scratch)
 // the main span that it lies behind is visible.
 std::int64_t IndexState::UpkeepBytes(const BlockLayout& layout, std::int64_t from,
                                      std::int64_t to) {
-  std::vector<TokenSpan> jobs;
+  std::vector<SpanBounds> jobs;
   std::int64_t most = 0;
   std::int64_t bytes = 0;
   // A job that is there at `from` began at most a sixteenth of an epoch before.
   const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
   for (std::int64_t at = RoundUp(earliest, kSpanGrid); at <= to; at += kSpanGrid) {
-    std::erase_if(jobs, [&](const TokenSpan& job) {
+    std::erase_if(jobs, [&](const SpanBounds& job) {
       const bool done = VisibleFrom(job) < at;
       if (done) bytes -= SpanBuild::Bytes(layout, job);
       return done;
     });
-    for (const TokenSpan& job : SpansEndingAt(at)) {
+    for (const SpanBounds& job : SpansEndingAt(at)) {
       jobs.push_back(job);
       bytes += SpanBuild::Bytes(layout, job);
     }
@@ -152,7 +152,7 @@ double IndexState::UpkeepOperations(const BlockLayout& layout, std::int64_t from
   double keys = 0.0;
   const std::int64_t earliest = std::max(from - kEpochTokens / 16, std::int64_t{0});
   for (std::int64_t end = RoundUp(earliest, kSpanGrid); end <= to; end += kSpanGrid) {
-    for (const TokenSpan& span : SpansEndingAt(end)) {
+    for (const SpanBounds& span : SpansEndingAt(end)) {
       keys += (ShareDue(span, to) - ShareDue(span, from)) * static_cast<double>(span.tokens);
     }
   }

@@ -66,7 +66,7 @@ class IndexState final : public SealedState {
   void AddBlock(const Block& block);
   void KeepUp(Scratch& scratch);
   void Install(const std::shared_ptr<const IndexSpan>& span);
-  void Begin(const TokenSpan& span);
+  void Begin(const SpanBounds& span);
 
   BlockLayout layout_;
   float scale_;

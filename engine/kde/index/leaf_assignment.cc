@@ -23,7 +23,7 @@ std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
 }
 
 // Leaf means as columns [dim][columns], and minus half their squared lengths.
-void LeafMeans(const KeyRows& keys, std::span<const std::int32_t> order, std::int64_t columns,
+void LeafMeans(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
                float* means_t, float* offsets) {
   const auto count = static_cast<std::int64_t>(order.size());
   std::vector<double> sum(static_cast<std::size_t>(keys.dim));
@@ -48,7 +48,7 @@ void LeafMeans(const KeyRows& keys, std::span<const std::int32_t> order, std::in
 }
 
 // scores[i][leaf] = key i . mean - |mean|^2 / 2: the nearest mean has the largest.
-void ScoreKeys(const KeyRows& keys, std::span<const std::int32_t> order, std::int64_t columns,
+void ScoreKeys(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
                const float* means_t, float* scores, Scratch& scratch) {
   const auto count = static_cast<std::int64_t>(order.size());
   const Scratch::Frame frame(scratch);
@@ -69,7 +69,7 @@ void ScoreKeys(const KeyRows& keys, std::span<const std::int32_t> order, std::in
 }
 
 // The keys' squared distances from the means of their leaves, in the order of `order`.
-void DistancesFromMeans(const KeyRows& keys, std::span<const std::int32_t> order,
+void DistancesFromMeans(const KeyMatrix& keys, std::span<const std::int32_t> order,
                         std::vector<std::pair<float, std::int32_t>>& distances) {
   const auto count = static_cast<std::int64_t>(order.size());
   std::vector<double> sum(static_cast<std::size_t>(keys.dim));
@@ -102,7 +102,7 @@ std::int64_t FirstIsolatedLeaf(std::int64_t keys) {
   return leaves >= kLeastLeavesWithIsolated ? leaves - 1 : leaves;
 }
 
-void SetIsolatedKeysApart(const KeyRows& keys, std::span<std::int32_t> order) {
+void SetIsolatedKeysApart(const KeyMatrix& keys, std::span<std::int32_t> order) {
   const auto count = static_cast<std::int64_t>(order.size());
   const std::int64_t first = FirstIsolatedLeaf(count) * kBlockTokens;
   if (first >= count) return;
@@ -121,7 +121,7 @@ void SetIsolatedKeysApart(const KeyRows& keys, std::span<std::int32_t> order) {
   }
 }
 
-void ReassignLeaves(const KeyRows& keys, std::span<std::int32_t> order, Scratch& scratch) {
+void ReassignLeaves(const KeyMatrix& keys, std::span<std::int32_t> order, Scratch& scratch) {
   const auto count = static_cast<std::int64_t>(order.size());
   const std::int64_t leaves = (count + kBlockTokens - 1) / kBlockTokens;
   if (leaves < 2) return;

@@ -27,7 +27,7 @@ inline constexpr std::int64_t kGroupKeys = kGroupLeaves * kBlockTokens;
 
 // One iteration over a group: `order` holds rows of `keys`, leaf by leaf, 64 each but for the last,
 // and is permuted. Within a leaf rows are left in ascending order.
-void ReassignLeaves(const KeyRows& keys, std::span<std::int32_t> order, Scratch& scratch);
+void ReassignLeaves(const KeyMatrix& keys, std::span<std::int32_t> order, Scratch& scratch);
 
 // Keys that resemble no others make a leaf's mean and variance tell nothing of them, and the one
 // query that resembles such a key errs by most of its answer. A large group's last leaf is for the
@@ -39,7 +39,7 @@ std::int64_t FirstIsolatedLeaf(std::int64_t keys);
 
 // Moves the keys that are farthest from the means of their leaves into the isolated leaf; those
 // that were there take their places, wherever they belong.
-void SetIsolatedKeysApart(const KeyRows& keys, std::span<std::int32_t> order);
+void SetIsolatedKeysApart(const KeyMatrix& keys, std::span<std::int32_t> order);
 
 }  // namespace attnd::engine
 

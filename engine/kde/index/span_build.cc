@@ -8,7 +8,7 @@ namespace attnd::engine {
 SpanBuild::SpanBuild(const BlockLayout& layout, SpanInput input, float scale)
     : layout_(layout), input_(std::move(input)), scale_(scale) {}
 
-std::int64_t SpanBuild::Bytes(const BlockLayout& layout, const TokenSpan& span) {
+std::int64_t SpanBuild::Bytes(const BlockLayout& layout, const SpanBounds& span) {
   return static_cast<std::int64_t>(sizeof(SpanBuild) + sizeof(HeadBuild)) +
          IndexSpan::Bytes(layout, span) + HeadBuild::WorkBytes(layout, span.tokens);
 }

@@ -26,7 +26,7 @@ class SpanBuild {
   // `scale`: of query rows.
   SpanBuild(const BlockLayout& layout, SpanInput input, float scale);
 
-  const TokenSpan& span() const { return input_.span; }
+  const SpanBounds& span() const { return input_.span; }
   const SpanInput& input() const { return input_; }
 
   // Does a step (HeadBuild::Step) if less than `share`, 0 to 1, of the job is done. True when so
@@ -40,7 +40,7 @@ class SpanBuild {
   std::shared_ptr<const IndexSpan> Finish(Scratch& scratch);
 
   // Memory that the job takes, its result included, without its input.
-  static std::int64_t Bytes(const BlockLayout& layout, const TokenSpan& span);
+  static std::int64_t Bytes(const BlockLayout& layout, const SpanBounds& span);
 
  private:
   bool TryStep(double share, Scratch& scratch);

@@ -31,7 +31,7 @@ std::int64_t MainSpanAt(std::int64_t sealed) {
 }
 
 // The span of an epoch in the stream; the first block of all is never part of one.
-TokenSpan InStream(std::int64_t epoch, std::int64_t first, std::int64_t tokens) {
+SpanBounds InStream(std::int64_t epoch, std::int64_t first, std::int64_t tokens) {
   if (epoch == 0 && first == 0) return {kBlockTokens, tokens - kBlockTokens};
   return {epoch * kEpochTokens + first, tokens};
 }
@@ -73,25 +73,25 @@ std::int64_t LadderSpanAt(std::int64_t main, std::int64_t first, std::int64_t se
 
 }  // namespace
 
-bool IsMainSpan(const TokenSpan& span) {
+bool IsMainSpan(const SpanBounds& span) {
   return span.first == kBlockTokens || span.first % kEpochTokens == 0;
 }
 
-std::int64_t BuildTokens(const TokenSpan& span) {
+std::int64_t BuildTokens(const SpanBounds& span) {
   if (!IsMainSpan(span)) return LadderBuildTokens(span.tokens);
   // The first span lacks the stream's first block.
   return MainBuildTokens(span.first == kBlockTokens ? span.end() : span.tokens);
 }
 
-std::int64_t VisibleFrom(const TokenSpan& span) {
+std::int64_t VisibleFrom(const SpanBounds& span) {
   if (IsMainSpan(span)) return span.end() + BuildTokens(span);
   const std::int64_t epoch = span.first / kEpochTokens * kEpochTokens;
   const std::int64_t first = span.first - epoch;
   return epoch + LadderVisibleFrom(MainSpanBefore(first), first, span.tokens);
 }
 
-std::vector<TokenSpan> VisibleSpans(std::int64_t sealed) {
-  std::vector<TokenSpan> spans;
+std::vector<SpanBounds> VisibleSpans(std::int64_t sealed) {
+  std::vector<SpanBounds> spans;
   for (std::int64_t epoch = 0; epoch * kEpochTokens < sealed; ++epoch) {
     const std::int64_t local = sealed - epoch * kEpochTokens;
     const std::int64_t main = MainSpanAt(local);
@@ -108,8 +108,8 @@ std::vector<TokenSpan> VisibleSpans(std::int64_t sealed) {
   return spans;
 }
 
-std::vector<TokenSpan> SpansEndingAt(std::int64_t sealed) {
-  std::vector<TokenSpan> spans;
+std::vector<SpanBounds> SpansEndingAt(std::int64_t sealed) {
+  std::vector<SpanBounds> spans;
   if (sealed <= 0) return spans;
   const std::int64_t epoch = (sealed - 1) / kEpochTokens;
   const std::int64_t end = sealed - epoch * kEpochTokens;

@@ -24,12 +24,12 @@
 namespace attnd::engine {
 
 // Tokens [first, first + tokens), both multiples of 64.
-struct TokenSpan {
+struct SpanBounds {
   std::int64_t first = 0;
   std::int64_t tokens = 0;
 
   std::int64_t end() const { return first + tokens; }
-  friend bool operator==(const TokenSpan&, const TokenSpan&) = default;
+  friend bool operator==(const SpanBounds&, const SpanBounds&) = default;
 };
 
 inline constexpr std::int64_t kEpochTokens = std::int64_t{248} * 1024;
@@ -38,20 +38,20 @@ inline constexpr std::int64_t kLeastMainTokens = 3968;
 inline constexpr std::int64_t kLeastLadderTokens = 1024;
 
 // Whether a main span may be this one.
-bool IsMainSpan(const TokenSpan& span);
+bool IsMainSpan(const SpanBounds& span);
 
 // Tokens that a span's build takes to become visible, counted from its end on.
-std::int64_t BuildTokens(const TokenSpan& span);
+std::int64_t BuildTokens(const SpanBounds& span);
 
 // The position from which on answers use a span.
-std::int64_t VisibleFrom(const TokenSpan& span);
+std::int64_t VisibleFrom(const SpanBounds& span);
 
 // Disjoint spans in ascending order that cover [64, end of the last one) without gaps. Empty where
 // there is none yet.
-std::vector<TokenSpan> VisibleSpans(std::int64_t sealed);
+std::vector<SpanBounds> VisibleSpans(std::int64_t sealed);
 
 // The spans that end at `sealed` and will be visible some day, in ascending order of length.
-std::vector<TokenSpan> SpansEndingAt(std::int64_t sealed);
+std::vector<SpanBounds> SpansEndingAt(std::int64_t sealed);
 
 }  // namespace attnd::engine
 

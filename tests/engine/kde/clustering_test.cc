@@ -22,7 +22,7 @@ std::vector<std::int32_t> InOrder(std::int64_t count) {
   return order;
 }
 
-std::vector<std::int32_t> Bisected(const KeyRows& keys) {
+std::vector<std::int32_t> Bisected(const KeyMatrix& keys) {
   std::vector<std::int32_t> order = InOrder(keys.count);
   Bisection bisection(keys, order);
   std::int64_t steps = 1;
@@ -31,7 +31,7 @@ std::vector<std::int32_t> Bisected(const KeyRows& keys) {
   return order;
 }
 
-void Reassign(const KeyRows& keys, std::vector<std::int32_t>& order) {
+void Reassign(const KeyMatrix& keys, std::vector<std::int32_t>& order) {
   Scratch scratch;
   for (std::int64_t first = 0; first < keys.count; first += kGroupKeys) {
     const std::int64_t count = std::min(kGroupKeys, keys.count - first);
@@ -45,7 +45,7 @@ bool IsPermutation(std::vector<std::int32_t> order) {
 }
 
 // Sum of squared distances to the means of runs of 64.
-double VarianceWithin(const KeyRows& keys, const std::vector<std::int32_t>& order) {
+double VarianceWithin(const KeyMatrix& keys, const std::vector<std::int32_t>& order) {
   double sum = 0.0;
   for (std::int64_t first = 0; first < keys.count; first += kBlockTokens) {
     const std::int64_t end = std::min(first + kBlockTokens, keys.count);
@@ -67,7 +67,7 @@ TEST(KdeClusteringTest, IsAPermutationOfAnyNumberOfKeysAndAlwaysTheSame) {
   for (const std::int64_t count : {1, 2, 63, 64, 65, 127, 128, 129, 1000, 4097}) {
     for (const std::int64_t dim : {1, 7, 16}) {
       const std::vector<float> values = RandomValues(count * dim, 71, 0.2F);
-      const KeyRows keys = {values.data(), count, dim};
+      const KeyMatrix keys = {values.data(), count, dim};
       std::vector<std::int32_t> order = Bisected(keys);
       EXPECT_TRUE(IsPermutation(order)) << count;
       std::vector<std::int32_t> again = Bisected(keys);
@@ -94,7 +94,7 @@ TEST(KdeClusteringTest, FindsClustersThatAreThere) {
       values[Size(i * dim + c)] += centres[Size(i % clusters * dim + c)];
     }
   }
-  const KeyRows keys = {values.data(), clusters * kBlockTokens, dim};
+  const KeyMatrix keys = {values.data(), clusters * kBlockTokens, dim};
   std::vector<std::int32_t> order = Bisected(keys);
   Reassign(keys, order);
   Reassign(keys, order);
@@ -105,7 +105,7 @@ TEST(KdeClusteringTest, EachStageBringsWordVectorsNearerTogether) {
   const data::TensorSet set = data::WordVectors();
   std::vector<float> values = set.layers.front().keys;
   for (float& value : values) value *= 0.125F;
-  const KeyRows keys = {values.data(), set.tokens, set.shape.key_dim};
+  const KeyMatrix keys = {values.data(), set.tokens, set.shape.key_dim};
   std::vector<std::int32_t> order = Bisected(keys);
   const double unordered = VarianceWithin(keys, InOrder(keys.count));
   const double bisected = VarianceWithin(keys, order);
@@ -117,7 +117,7 @@ TEST(KdeClusteringTest, EachStageBringsWordVectorsNearerTogether) {
 
 TEST(KdeClusteringTest, EqualKeysAreNoTrouble) {
   const std::vector<float> values(Size(4000), 0.25F);
-  const KeyRows keys = {values.data(), 1000, 4};
+  const KeyMatrix keys = {values.data(), 1000, 4};
   std::vector<std::int32_t> order = Bisected(keys);
   Reassign(keys, order);
   EXPECT_TRUE(IsPermutation(order));

@@ -48,10 +48,10 @@ TEST(IndexStateTest, HoldsEachTokenOnceInTheSpansOfTheSchedule) {
   const auto engine = MakeKde(kShape);
   const auto sealed_state = engine->NewState();
   const auto& state = static_cast<const IndexState&>(*sealed_state);
-  std::vector<TokenSpan> before;
+  std::vector<SpanBounds> before;
   for (std::int64_t sealed = 0; sealed < last; sealed += kBlockTokens) {
     exact_test::SealTokens(*engine, tokens, sealed, sealed + kBlockTokens, *sealed_state);
-    std::vector<TokenSpan> spans;
+    std::vector<SpanBounds> spans;
     for (const auto& span : state.spans()) spans.push_back(span->span);
     ASSERT_EQ(spans, VisibleSpans(sealed + kBlockTokens)) << sealed;
     // The first block, then without gaps from the spans' end on.

@@ -11,7 +11,7 @@
 namespace attnd::engine {
 namespace {
 
-bool Holds(const std::vector<TokenSpan>& spans, const TokenSpan& span) {
+bool Holds(const std::vector<SpanBounds>& spans, const SpanBounds& span) {
   return std::find(spans.begin(), spans.end(), span) != spans.end();
 }
 
@@ -20,9 +20,9 @@ constexpr std::int64_t kLast = 5 * kEpochTokens / 2;
 
 TEST(KdeScheduleTest, SpansCoverAllButTheNewestTokensWithoutGaps) {
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
-    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
+    const std::vector<SpanBounds> spans = VisibleSpans(sealed);
     std::int64_t end = kBlockTokens;
-    for (const TokenSpan& span : spans) {
+    for (const SpanBounds& span : spans) {
       ASSERT_EQ(span.first, end) << sealed;
       ASSERT_GE(span.tokens, kLeastLadderTokens) << sealed;
       ASSERT_EQ(span.end() % kBlockTokens, 0) << sealed;
@@ -41,22 +41,22 @@ TEST(KdeScheduleTest, SpansCoverAllButTheNewestTokensWithoutGaps) {
 // What is visible has been built, from its end on and in time; what is built becomes visible; and
 // nothing becomes visible at any other position.
 TEST(KdeScheduleTest, EverySpanIsBegunAtItsEndAndAppearsWhenItsBuildEnds) {
-  std::vector<TokenSpan> building;
-  std::vector<TokenSpan> before;
+  std::vector<SpanBounds> building;
+  std::vector<SpanBounds> before;
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
-    const std::vector<TokenSpan> spans = VisibleSpans(sealed);
-    for (const TokenSpan& span : spans) {
+    const std::vector<SpanBounds> spans = VisibleSpans(sealed);
+    for (const SpanBounds& span : spans) {
       if (Holds(before, span)) continue;
       ASSERT_EQ(VisibleFrom(span), sealed);
       ASSERT_TRUE(Holds(building, span)) << span.first << " " << span.tokens;
     }
-    for (const TokenSpan& span : building) {
+    for (const SpanBounds& span : building) {
       if (VisibleFrom(span) == sealed) {
         ASSERT_TRUE(Holds(spans, span)) << span.first << " " << span.tokens;
       }
     }
-    std::erase_if(building, [&](const TokenSpan& span) { return VisibleFrom(span) <= sealed; });
-    for (const TokenSpan& span : SpansEndingAt(sealed)) {
+    std::erase_if(building, [&](const SpanBounds& span) { return VisibleFrom(span) <= sealed; });
+    for (const SpanBounds& span : SpansEndingAt(sealed)) {
       ASSERT_EQ(span.end(), sealed);
       building.push_back(span);
     }
@@ -67,8 +67,8 @@ TEST(KdeScheduleTest, EverySpanIsBegunAtItsEndAndAppearsWhenItsBuildEnds) {
 // Its input is there when a build begins: no visible span crosses its borders.
 TEST(KdeScheduleTest, BuildsTakeWholeSpans) {
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
-    for (const TokenSpan& begun : SpansEndingAt(sealed)) {
-      for (const TokenSpan& span : VisibleSpans(sealed)) {
+    for (const SpanBounds& begun : SpansEndingAt(sealed)) {
+      for (const SpanBounds& span : VisibleSpans(sealed)) {
         const bool inside = span.first >= begun.first && span.end() <= begun.end();
         ASSERT_TRUE(inside || span.end() <= begun.first) << sealed;
       }
@@ -80,7 +80,7 @@ TEST(KdeScheduleTest, BuildsTakeWholeSpans) {
 TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
   std::int64_t built = 0;
   for (std::int64_t sealed = 0; sealed <= kLast; sealed += kBlockTokens) {
-    for (const TokenSpan& span : SpansEndingAt(sealed)) built += span.tokens;
+    for (const SpanBounds& span : SpansEndingAt(sealed)) built += span.tokens;
     if (sealed >= 16384) {
       ASSERT_LE(built, 5 * sealed) << sealed;
     }
@@ -91,19 +91,19 @@ TEST(KdeScheduleTest, KeysAreBuiltAFewTimesEach) {
 // Where contexts like to end, the main span has just become visible.
 TEST(KdeScheduleTest, MainSpansAreVisibleAtPowersOfTwo) {
   for (std::int64_t power = 4096; power < 262144; power *= 2) {
-    const TokenSpan main = {kBlockTokens, power / 32 * 31 - kBlockTokens};
+    const SpanBounds main = {kBlockTokens, power / 32 * 31 - kBlockTokens};
     EXPECT_TRUE(Holds(VisibleSpans(power - kBlockTokens), main)) << power;
     EXPECT_FALSE(Holds(VisibleSpans(power - 2 * kBlockTokens), main)) << power;
     EXPECT_TRUE(IsMainSpan(main));
   }
   EXPECT_EQ(VisibleSpans(15872 + 4096 + 448),
-            (std::vector<TokenSpan>{{kBlockTokens, 15872 - kBlockTokens}, {15872, 4096}}));
+            (std::vector<SpanBounds>{{kBlockTokens, 15872 - kBlockTokens}, {15872, 4096}}));
   EXPECT_FALSE(IsMainSpan({15872, 4096}));
   // Spans behind a main span that is being built wait for it.
   EXPECT_EQ(VisibleFrom({126976, 1024}), 131072 - kBlockTokens);
   EXPECT_EQ(
       VisibleSpans(131072),
-      (std::vector<TokenSpan>{
+      (std::vector<SpanBounds>{
           {kBlockTokens, 126976 - kBlockTokens}, {126976, 1024}, {128000, 1024}, {129024, 1024}}));
 }
 
