@@ -21,7 +21,12 @@ using Session = std::shared_ptr<client::SessionHandle>;
 
 constexpr int kRounds = 9;
 
-absl::StatusOr<Session> Create(client::Client& client, const Dataset& data, bool estimate) {
+// Exact paths state 0.
+constexpr double kRounding = 1e-5;
+
+// `target_error`: null for an exact session.
+absl::StatusOr<Session> Create(client::Client& client, const Dataset& data,
+                               const double* target_error) {
   v1::SessionConfig config;
   v1::LayerGroup* group = config.add_layer_groups();
   group->set_kv_heads(static_cast<std::int32_t>(data.keys.heads));
@@ -29,8 +34,9 @@ absl::StatusOr<Session> Create(client::Client& client, const Dataset& data, bool
   group->set_key_dim(static_cast<std::int32_t>(data.keys.dim));
   group->set_value_dim(static_cast<std::int32_t>(data.values.dim));
   group->set_scale(data.softmax_scale);
-  if (estimate) {
+  if (target_error != nullptr) {
     group->mutable_kde()->set_mode(v1::KdeConfig::INDEX);
+    group->mutable_kde()->mutable_accuracy()->set_target_error(*target_error);
   } else {
     group->mutable_exact();
   }
@@ -129,7 +135,7 @@ absl::StatusOr<EstimateFigures> Ask(const Dataset& data, client::SessionHandle& 
   figures.median_stated = Quantile({stated->begin(), stated->end()}, 0.5);
   figures.p95_stated = Quantile({stated->begin(), stated->end()}, 0.95);
   for (std::size_t row = 0; row < errors.size(); ++row) {
-    figures.covered += errors[row] <= double{(*stated)[row]} ? 1.0 : 0.0;
+    figures.covered += errors[row] <= double{(*stated)[row]} + kRounding ? 1.0 : 0.0;
   }
   figures.covered /= static_cast<double>(rows);
   for (const std::int64_t keys : answer.estimates().keys_evaluated()) {
@@ -143,10 +149,11 @@ absl::StatusOr<EstimateFigures> Ask(const Dataset& data, client::SessionHandle& 
 
 }  // namespace
 
-absl::StatusOr<EstimateFigures> RunEstimates(client::Client& client, const Dataset& data) {
-  const auto exact = Create(client, data, /*estimate=*/false);
+absl::StatusOr<EstimateFigures> RunEstimates(client::Client& client, const Dataset& data,
+                                             double target_error) {
+  const auto exact = Create(client, data, nullptr);
   if (!exact.ok()) return exact.status();
-  const auto kde = Create(client, data, /*estimate=*/true);
+  const auto kde = Create(client, data, &target_error);
   if (!kde.ok()) return kde.status();
   auto figures = Ask(data, **exact, **kde);
   for (const Session& session : {*exact, *kde}) {

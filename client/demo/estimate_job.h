@@ -22,15 +22,16 @@ struct EstimateFigures {
   double p95_error = 0;
   double median_stated = 0;
   double p95_stated = 0;
-  double covered = 0;   // share of rows whose error is at most the stated one
+  double covered = 0;   // share of rows whose error is at most the stated one, or f32's rounding
   double keys = 0;      // mean share of the context's keys that a row evaluated
   double exact_ms = 0;  // median time of asking all questions at once
   double kde_ms = 0;
 };
 
 // Creates both sessions, asks the data set's questions and deletes the sessions. The estimating one
-// has mode INDEX, so that it estimates however short the context is.
-absl::StatusOr<EstimateFigures> RunEstimates(client::Client& client, const Dataset& data);
+// has mode INDEX, so that it estimates however short the context is, and aims at `target_error`.
+absl::StatusOr<EstimateFigures> RunEstimates(client::Client& client, const Dataset& data,
+                                             double target_error);
 
 }  // namespace attnd::demo
 
