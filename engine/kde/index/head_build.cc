@@ -16,8 +16,8 @@
 namespace attnd::engine {
 namespace {
 
-// Spans on the ladder do not last.
 constexpr std::int64_t kReassignments = 2;
+// Spans on the ladder do not last.
 constexpr std::int64_t kLadderReassignments = 1;
 
 // Of the centre's products with keys.

@@ -350,7 +350,7 @@ void IndexPlan::Write(const Tile& tile) const {
 void IndexPlan::WriteEstimates(const Tile& tile) const {
   const EstimateView& view = answer_.estimates;
   std::int64_t raw_keys = 0;
-  if (state_ != nullptr) {
+  if (state_ != nullptr && view.keys_evaluated != nullptr) {
     for (const auto& block : state_->raw_blocks()) raw_keys += std::popcount(block->valid);
   }
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {

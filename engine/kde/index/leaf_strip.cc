@@ -10,37 +10,12 @@
 #include "engine/gemm.h"
 #include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/leaf_query.h"
+#include "engine/kde/index/strip.h"
+#include "engine/kde/index/strip_products.h"
 #include "engine/simd/leaf_selection.h"
-#include "engine/simd/maps.h"
-#include "engine/simd/one_query.h"
 
 namespace attnd::engine {
 namespace {
-
-constexpr float kMostErrorScale = 16.0F;
-
-using Readers = std::array<std::int64_t, kGemmMaxRows>;
-
-// Working memory of a strip. Scores become log masses and those become weights, in place.
-struct Strip {
-  std::int64_t columns = 0;
-  std::int64_t branch_columns = 0;
-  float* scores = nullptr;         // [padded rows, columns], of leaves in selected branches
-  float* branch_scores = nullptr;  // [padded rows, branch columns]
-  BranchMasks masks;
-  float* offsets = nullptr;  // [metrics][padded rows, d_k]
-  float* lengths = nullptr;  // [metrics][rows], of offsets
-  float* squares = nullptr;  // [metrics][rows]
-  float* slopes = nullptr;   // [metrics][rows]
-  float* reach = nullptr;    // [branch columns] twice, for one row
-  // The rows that selected a branch, side by side.
-  float* gathered = nullptr;  // [padded rows, the larger of d_k and padded d_v]
-  float* weights = nullptr;   // [padded rows, 64]
-
-  RowMask* selected(std::int64_t row) const { return masks.rows + row * masks.stride; }
-  // Those that the loosest threshold selects.
-  RowMask* always(std::int64_t row) const { return selected(row) + branch_columns / kBlockTokens; }
-};
 
 // What a row keeps from its branches for its leaves.
 struct RowPass {
@@ -48,32 +23,6 @@ struct RowPass {
   float reference = 0.0F;  // of branches that are not always selected
   bool finite = true;
 };
-
-bool HasBit(const RowMask* words, std::int64_t bit) {
-  return ((words[bit / kBlockTokens] >> (bit % kBlockTokens)) & 1U) != 0;
-}
-
-// The branches of one block of 64 leaves.
-constexpr std::int64_t kBlockBranches = kBlockTokens / kBranchLeaves;
-
-// Which of a block's branches a row selected: bits 0 to 3. `words`: the row's.
-std::uint32_t BlockBits(const SpanView& span, const RowMask* words, std::int64_t block) {
-  const std::int64_t first = span.first_branch + block * kBlockBranches;
-  return static_cast<std::uint32_t>(words[first / kBlockTokens] >> (first % kBlockTokens)) & 0xFU;
-}
-
-// Calls f(first leaf, leaves) for each run of selected branches that are neighbours in a block.
-template <typename Function>
-void ForEachRun(const SpanView& span, const RowMask* words, const Function& f) {
-  for (std::int64_t block = 0; block * kBlockTokens < span.index->leaves(); ++block) {
-    for (std::uint32_t bits = BlockBits(span, words, block); bits != 0;) {
-      const std::int64_t first = std::countr_zero(bits);
-      const std::int64_t count = std::countr_one(bits >> first);
-      bits &= ~(((1U << count) - 1U) << first);
-      f(block * kBlockTokens + first * kBranchLeaves, count * kBranchLeaves);
-    }
-  }
-}
 
 // Which leaf holds the token at `position`; -1: none.
 std::int64_t OwnLeaf(const SpanView& span, const std::int64_t* position) {
@@ -235,170 +184,6 @@ void ReadEverything(std::span<const SpanView> spans, const StripQueries& queries
   }
 }
 
-// The rows that selected the branch.
-std::int64_t FindReaders(const SpanView& span, std::int64_t branch, std::int64_t rows,
-                         const Strip& strip, Readers& readers) {
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    readers[static_cast<std::size_t>(count)] = r;
-    count += HasBit(strip.selected(r), span.first_branch + branch) ? 1 : 0;
-  }
-  return count;
-}
-
-// Whether so many rows selected a block's branches that all rows had better go through all of them,
-// which takes no copies: what a row did not select does nothing to it.
-bool IsDense(const SpanView& span, std::int64_t block, std::int64_t rows, const Strip& strip) {
-  std::int64_t selected = 0;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    selected += std::popcount(BlockBits(span, strip.selected(r), block));
-  }
-  return 2 * selected >= rows * kBlockBranches;
-}
-
-// Scores of the leaves of selected branches.
-void ScoreBlock(const SpanView& span, std::int64_t block, const StripQueries& queries,
-                const Strip& strip) {
-  const SummaryTable& leaves = span.index->summaries();
-  const std::int64_t d = leaves.layout().key_dim;
-  float* scores = strip.scores + span.first_column;
-  if (IsDense(span, block, queries.rows, strip)) {
-    TileProduct(queries.rows, leaves.BlockColumns(block), d, queries.queries, d,
-                leaves.means_t(block), kBlockTokens, /*accumulate=*/false,
-                scores + block * kBlockTokens, strip.columns);
-    return;
-  }
-  Readers readers;
-  for (std::int64_t b = 0; b < kBlockBranches; ++b) {
-    const std::int64_t branch = block * kBlockBranches + b;
-    const std::int64_t count = FindReaders(span, branch, queries.rows, strip, readers);
-    if (count == 0) continue;
-    const std::int64_t first = branch * kBranchLeaves;
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(queries.queries + readers[static_cast<std::size_t>(i)] * d, d,
-                  strip.gathered + i * d);
-    }
-    TileProduct(count, kBranchLeaves, d, strip.gathered, d, leaves.mean_key(first), kBlockTokens,
-                /*accumulate=*/false, strip.weights, kBranchLeaves);
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(strip.weights + i * kBranchLeaves, kBranchLeaves,
-                  scores + readers[static_cast<std::size_t>(i)] * strip.columns + first);
-    }
-  }
-}
-
-void ScoreLeaves(const SpanView& span, const StripQueries& queries, const Strip& strip) {
-  const SummaryTable& leaves = span.index->summaries();
-  const std::int64_t d = leaves.layout().key_dim;
-  const bool few = queries.rows <= FewRows();
-  for (std::int64_t block = 0; block * kBlockTokens < leaves.count(); ++block) {
-    if (!few) ScoreBlock(span, block, queries, strip);
-    for (std::int64_t r = 0; few && r < queries.rows; ++r) {
-      if (BlockBits(span, strip.selected(r), block) == 0) continue;
-      ScoresOneQuery(queries.queries + r * d, d, leaves.means_t(block),
-                     strip.scores + r * strip.columns + span.first_column + block * kBlockTokens,
-                     nullptr);
-    }
-  }
-}
-
-// acc += weights * mean values of branches.
-void AddBranchValues(const SpanView& span, std::int64_t rows, const Strip& strip,
-                     const SoftmaxSums& sums) {
-  const SummaryTable& branches = span.index->branches();
-  const std::int64_t columns = sums.padded_value_dim;
-  for (std::int64_t block = 0; block * kBlockTokens < branches.count(); ++block) {
-    const float* weights = strip.branch_scores + span.first_branch + block * kBlockTokens;
-    const float* values = branches.mean_values(block);
-    if (rows <= FewRows()) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        WeightedSumOneQuery(weights + r * strip.branch_columns, values, columns,
-                            sums.acc + r * columns, nullptr);
-      }
-    } else {
-      TileProduct(rows, columns, branches.BlockColumns(block), weights, strip.branch_columns,
-                  values, columns, /*accumulate=*/true, sums.acc, columns);
-    }
-  }
-}
-
-// A row's weights of a block's leaves; zeros in branches that it did not select.
-float* BlockWeights(const SpanView& span, std::int64_t block, std::int64_t row,
-                    const Strip& strip) {
-  const std::uint32_t bits = BlockBits(span, strip.selected(row), block);
-  float* weights = strip.scores + row * strip.columns + span.first_column + block * kBlockTokens;
-  for (std::int64_t b = 0; b < kBlockBranches; ++b) {
-    if (((bits >> b) & 1U) == 0) std::fill_n(weights + b * kBranchLeaves, kBranchLeaves, 0.0F);
-  }
-  return weights;
-}
-
-// acc += weights * mean values of the leaves of selected branches. A block is one product whichever
-// way it is done, so that the bits of a row do not depend on how many others selected it.
-void AddBlockValues(const SpanView& span, std::int64_t block, std::int64_t rows, const Strip& strip,
-                    const SoftmaxSums& sums) {
-  const SummaryTable& leaves = span.index->summaries();
-  const std::int64_t columns = sums.padded_value_dim;
-  const std::int64_t inner = leaves.BlockColumns(block);
-  const float* values = leaves.mean_values(block);
-  Readers readers;
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    readers[static_cast<std::size_t>(count)] = r;
-    count += BlockBits(span, strip.selected(r), block) != 0 ? 1 : 0;
-  }
-  if (count == 0) return;
-  if (2 * count >= rows) {
-    for (std::int64_t r = 0; r < rows; ++r) BlockWeights(span, block, r, strip);
-    TileProduct(rows, columns, inner, strip.scores + span.first_column + block * kBlockTokens,
-                strip.columns, values, columns, /*accumulate=*/true, sums.acc, columns);
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t r = readers[static_cast<std::size_t>(i)];
-    std::copy_n(BlockWeights(span, block, r, strip), kBlockTokens,
-                strip.weights + i * kBlockTokens);
-    std::copy_n(sums.acc + r * columns, columns, strip.gathered + i * columns);
-  }
-  TileProduct(count, columns, inner, strip.weights, kBlockTokens, values, columns,
-              /*accumulate=*/true, strip.gathered, columns);
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::copy_n(strip.gathered + i * columns, columns,
-                sums.acc + readers[static_cast<std::size_t>(i)] * columns);
-  }
-}
-
-void AddLeafValues(const SpanView& span, std::int64_t rows, const Strip& strip,
-                   const SoftmaxSums& sums) {
-  const std::int64_t columns = sums.padded_value_dim;
-  const bool few = rows <= FewRows();
-  for (std::int64_t block = 0; block * kBlockTokens < span.index->leaves(); ++block) {
-    if (!few) AddBlockValues(span, block, rows, strip, sums);
-    for (std::int64_t r = 0; few && r < rows; ++r) {
-      if (BlockBits(span, strip.selected(r), block) == 0) continue;
-      WeightedSumOneQuery(BlockWeights(span, block, r, strip),
-                          span.index->summaries().mean_values(block), columns,
-                          sums.acc + r * columns, nullptr);
-    }
-  }
-}
-
-// acc += slope * q^T G. Left out where the product leaves f32: it is a correction.
-void FollowKeys(const LeafMetric& metric, const BlockLayout& layout, std::int64_t rows,
-                const float* offsets, const float* slopes, const SoftmaxSums& sums,
-                Scratch& scratch) {
-  const Scratch::Frame frame(scratch);
-  const std::int64_t columns = sums.padded_value_dim;
-  float* followed = scratch.Take(PaddedTileRows(rows) * columns);
-  FollowedValues(metric, layout, offsets, rows, followed);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    float* row = followed + r * columns;
-    if (slopes[r] == 0.0F) continue;
-    ScaleRow(row, slopes[r], row, columns);
-    if (AllFinite(row, columns)) AddRow(row, sums.acc + r * columns, columns);
-  }
-}
-
 // Calls f(metric, its number) for each of the spans' different metrics; null is one.
 template <typename Function>
 void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
@@ -409,56 +194,6 @@ void ForEachMetric(std::span<const SpanView> spans, const Function& f) {
 }
 
 }  // namespace
-
-void ViewSpans(const IndexState& state, std::int64_t head, std::vector<SpanView>& views) {
-  views.clear();
-  std::int64_t metrics = 0;
-  std::int64_t keys = 0;
-  for (const auto& span : state.spans()) {
-    const HeadIndex& index = *span->heads[static_cast<std::size_t>(head)];
-    if (index.keys() == 0) continue;  // all masked
-    const auto same = std::find_if(views.begin(), views.end(), [&](const SpanView& view) {
-      return view.index->metric() == index.metric();
-    });
-    views.push_back({.index = &index,
-                     .errors = &index.errors(),
-                     .first_token = span->span.first,
-                     .first_column = Columns(views),
-                     .first_branch = BranchColumns(views),
-                     .metric = same == views.end() ? metrics++ : same->metric});
-    keys += index.keys();
-  }
-  for (SpanView& view : views) {
-    for (std::int64_t asked = view.errors->keys; asked > 0 && 3 * asked < 2 * keys; asked *= 2) {
-      view.table_shift += kThresholdsPerHalving;
-    }
-  }
-}
-
-float ErrorScale(std::span<const SpanView> spans, const SpanView& span, std::int64_t threshold) {
-  const auto factor = [&](const SpanView& of) {
-    return of.errors->factors[static_cast<std::size_t>(of.TableRow(threshold))];
-  };
-  const float scale = factor(span) / factor(spans.front());
-  return scale > 1.0F ? std::min(scale, kMostErrorScale) : 1.0F;
-}
-
-std::int64_t Columns(std::span<const SpanView> spans) {
-  return spans.empty() ? 0 : spans.back().first_column + spans.back().index->columns();
-}
-
-std::int64_t BranchColumns(std::span<const SpanView> spans) {
-  return spans.empty() ? 0 : spans.back().first_branch + spans.back().index->branches().columns();
-}
-
-void SelectAll(std::span<const SpanView> spans, RowMask* selected) {
-  for (const SpanView& span : spans) {
-    for (std::int64_t block = 0; block * kBlockTokens < span.index->columns(); ++block) {
-      selected[span.first_column / kBlockTokens + block] =
-          FirstRows(span.index->leaves() - block * kBlockTokens);
-    }
-  }
-}
 
 void AttendSummaries(std::span<const SpanView> spans, const StripQueries& queries, SoftmaxSums sums,
                      RowMask* selected, std::int64_t selected_stride, const BranchMasks& branches,
