@@ -1,11 +1,12 @@
 #include "engine/kde/index/bisection.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 
 #include "engine/block.h"
-#include "engine/simd/nearest.h"
+#include "engine/simd/row_lists.h"
 
 namespace attnd::engine {
 namespace {
@@ -15,9 +16,6 @@ namespace {
 constexpr std::int64_t kLeastSample = 64;
 constexpr std::int64_t kMostSample = 512;
 constexpr int kIterations = 3;
-
-// How many rows before it is read a row is asked for.
-constexpr std::int64_t kAhead = 4;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -29,6 +27,19 @@ std::int64_t CutAt(std::int64_t natural, std::int64_t count) {
   const std::int64_t most = std::max((3 * leaves + 3) / 4, least);
   const std::int64_t nearest = (natural + kBlockTokens / 2) / kBlockTokens;
   return std::min(std::clamp(nearest, least, most), leaves - 1) * kBlockTokens;
+}
+
+// A projection and its key as one number, which compares in a single step: by projections, equal
+// ones by keys.
+std::uint64_t Projection(float dot, std::int32_t key) {
+  constexpr std::uint32_t kSign = 0x80000000U;
+  const auto bits = std::bit_cast<std::uint32_t>(dot + 0.0F);  // no -0
+  const std::uint32_t ascending = (bits & kSign) != 0 ? ~bits : bits | kSign;
+  return (std::uint64_t{ascending} << 32) | static_cast<std::uint32_t>(key);
+}
+
+std::int32_t KeyOf(std::uint64_t projection) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(projection));
 }
 
 }  // namespace
@@ -48,79 +59,75 @@ Bisection::Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order)
 void Bisection::FindCentres(const Range& range) {
   const std::int64_t count = range.end - range.first;
   const std::int64_t sampled = std::clamp(count / 4, kLeastSample, kMostSample);
-  const auto key = [&](std::int64_t i) {
-    return keys_.row(order_[Index(range.first + i * count / sampled)]);
+  sample_.resize(Index(sampled));
+  for (std::int64_t i = 0; i < sampled; ++i) {
+    sample_[Index(i)] = order_[Index(range.first + i * count / sampled)];
+  }
+  const auto list = [&](const std::vector<std::int32_t>& order) {
+    return RowList{keys_.rows, keys_.dim, order.data(), static_cast<std::int64_t>(order.size())};
   };
+  const RowList sample = list(sample_);
+  std::vector<double> sums(Index(keys_.dim));
+  const auto mean = [&](const RowList& of, std::vector<float>& to) {
+    SumRows(of, sums.data());
+    for (std::size_t c = 0; c < to.size(); ++c) {
+      to[c] = static_cast<float>(sums[c] / static_cast<double>(of.count));
+    }
+  };
+  std::vector<float> squares(sample_.size());
+  std::vector<float> dots(sample_.size());
+  SquareRows(sample, squares.data());
   const auto farthest = [&](const std::vector<float>& from) {
-    const float* best = key(0);
+    DotRows(sample, from.data(), dots.data());
+    std::int64_t best = 0;
     float largest = -std::numeric_limits<float>::infinity();
     for (std::int64_t i = 0; i < sampled; ++i) {
       // Squared distance without the part that all keys share.
-      const float distance =
-          Dot(key(i), key(i), keys_.dim) - 2.0F * Dot(key(i), from.data(), keys_.dim);
+      const float distance = squares[Index(i)] - 2.0F * dots[Index(i)];
       if (distance > largest) {
         largest = distance;
-        best = key(i);
+        best = i;
       }
     }
-    return best;
+    return sample.row(best);
   };
-  std::vector<double> low_sum(Index(keys_.dim));
-  std::vector<double> high_sum(Index(keys_.dim));
-  for (std::int64_t i = 0; i < sampled; ++i) {
-    for (std::int64_t c = 0; c < keys_.dim; ++c) low_sum[Index(c)] += key(i)[c];
-  }
-  for (std::int64_t c = 0; c < keys_.dim; ++c) {
-    low_[Index(c)] = static_cast<float>(low_sum[Index(c)] / static_cast<double>(sampled));
-  }
+  mean(sample, low_);
   std::copy_n(farthest(low_), keys_.dim, low_.begin());
   std::copy_n(farthest(low_), keys_.dim, high_.begin());
   for (int iteration = 0;; ++iteration) {
-    float middle = 0.0F;
+    middle_ = 0.0F;
     for (std::size_t c = 0; c < direction_.size(); ++c) {
       direction_[c] = high_[c] - low_[c];
-      middle += direction_[c] * 0.5F * (high_[c] + low_[c]);
+      middle_ += direction_[c] * 0.5F * (high_[c] + low_[c]);
     }
     if (iteration == kIterations) return;
-    std::fill(low_sum.begin(), low_sum.end(), 0.0);
-    std::fill(high_sum.begin(), high_sum.end(), 0.0);
-    std::int64_t high_count = 0;
+    DotRows(sample, direction_.data(), dots.data());
+    low_keys_.clear();
+    high_keys_.clear();
     for (std::int64_t i = 0; i < sampled; ++i) {
-      const bool high = Dot(key(i), direction_.data(), keys_.dim) > middle;
-      high_count += high ? 1 : 0;
-      std::vector<double>& sum = high ? high_sum : low_sum;
-      for (std::int64_t c = 0; c < keys_.dim; ++c) sum[Index(c)] += key(i)[c];
+      (dots[Index(i)] > middle_ ? high_keys_ : low_keys_).push_back(sample_[Index(i)]);
     }
-    if (high_count == 0 || high_count == sampled) return;
-    for (std::size_t c = 0; c < direction_.size(); ++c) {
-      low_[c] = static_cast<float>(low_sum[c] / static_cast<double>(sampled - high_count));
-      high_[c] = static_cast<float>(high_sum[c] / static_cast<double>(high_count));
-    }
+    if (high_keys_.empty() || low_keys_.empty()) return;
+    mean(list(low_keys_), low_);
+    mean(list(high_keys_), high_);
   }
 }
 
 void Bisection::Cut(const Range& range) {
   const std::int64_t count = range.end - range.first;
-  float middle = 0.0F;
-  for (std::size_t c = 0; c < direction_.size(); ++c) {
-    middle += direction_[c] * 0.5F * (high_[c] + low_[c]);
-  }
+  std::int32_t* order = order_.data() + range.first;
+  dots_.resize(Index(count));
   projections_.resize(Index(count));
+  DotRows({keys_.rows, keys_.dim, order, count}, direction_.data(), dots_.data());
   std::int64_t natural = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t key = order_[Index(range.first + i)];
-    const std::int64_t ahead = std::min(range.first + i + kAhead, range.end - 1);
-    PrefetchRow(keys_.row(order_[Index(ahead)]), keys_.dim);
-    const float projection = Dot(keys_.row(key), direction_.data(), keys_.dim);
-    projections_[Index(i)] = {projection, key};
-    natural += projection <= middle ? 1 : 0;
+    projections_[Index(i)] = Projection(dots_[Index(i)], order[i]);
+    natural += dots_[Index(i)] <= middle_ ? 1 : 0;
   }
   const std::int64_t cut = CutAt(natural, count);
   // No two are equal, so that both sides are well defined.
   std::nth_element(projections_.begin(), projections_.begin() + cut, projections_.end());
-  for (std::int64_t i = 0; i < count; ++i) {
-    order_[Index(range.first + i)] = projections_[Index(i)].second;
-  }
+  for (std::int64_t i = 0; i < count; ++i) order[i] = KeyOf(projections_[Index(i)]);
   for (const Range part :
        {Range{range.first, range.first + cut}, Range{range.first + cut, range.end}}) {
     if (part.end - part.first > kBlockTokens) open_.push_back(part);

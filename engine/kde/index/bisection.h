@@ -11,7 +11,6 @@
 #define ATTND_ENGINE_KDE_INDEX_BISECTION_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace attnd::engine {
@@ -52,7 +51,12 @@ class Bisection {
   std::vector<float> low_;   // the centres
   std::vector<float> high_;
   std::vector<float> direction_;
-  std::vector<std::pair<float, std::int32_t>> projections_;
+  float middle_ = 0.0F;  // between the centres, along the direction
+  std::vector<std::int32_t> sample_;
+  std::vector<std::int32_t> low_keys_;  // of the sample, nearer to the low centre
+  std::vector<std::int32_t> high_keys_;
+  std::vector<float> dots_;  // of keys and the direction
+  std::vector<std::uint64_t> projections_;
 };
 
 }  // namespace attnd::engine

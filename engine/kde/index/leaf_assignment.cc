@@ -1,6 +1,7 @@
 #include "engine/kde/index/leaf_assignment.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "engine/block.h"
 #include "engine/gemm.h"
 #include "engine/simd/nearest.h"
+#include "engine/simd/row_lists.h"
 
 namespace attnd::engine {
 namespace {
@@ -32,11 +34,7 @@ void LeafMeans(const KeyMatrix& keys, std::span<const std::int32_t> order, std::
   for (std::int64_t leaf = 0; leaf * kBlockTokens < count; ++leaf) {
     const std::int64_t first = leaf * kBlockTokens;
     const std::int64_t end = std::min(first + kBlockTokens, count);
-    std::fill(sum.begin(), sum.end(), 0.0);
-    for (std::int64_t i = first; i < end; ++i) {
-      const float* key = keys.row(order[static_cast<std::size_t>(i)]);
-      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<double>(key[c]);
-    }
+    SumRows({keys.rows, keys.dim, order.data() + first, end - first}, sum.data());
     double square = 0.0;
     for (std::int64_t c = 0; c < keys.dim; ++c) {
       const double mean = sum[static_cast<std::size_t>(c)] / static_cast<double>(end - first);
@@ -74,22 +72,18 @@ void DistancesFromMeans(const KeyMatrix& keys, std::span<const std::int32_t> ord
   const auto count = static_cast<std::int64_t>(order.size());
   std::vector<double> sum(static_cast<std::size_t>(keys.dim));
   std::vector<float> mean(sum.size());
-  std::vector<float> offset(sum.size());
+  std::array<float, kBlockTokens> squares;
   distances.clear();
   for (std::int64_t first = 0; first < count; first += kBlockTokens) {
     const std::int64_t end = std::min(first + kBlockTokens, count);
-    std::fill(sum.begin(), sum.end(), 0.0);
-    for (std::int64_t i = first; i < end; ++i) {
-      const float* key = keys.row(order[static_cast<std::size_t>(i)]);
-      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<double>(key[c]);
-    }
+    const RowList leaf = {keys.rows, keys.dim, order.data() + first, end - first};
+    SumRows(leaf, sum.data());
     for (std::size_t c = 0; c < sum.size(); ++c) {
-      mean[c] = static_cast<float>(sum[c] / static_cast<double>(end - first));
+      mean[c] = static_cast<float>(sum[c] / static_cast<double>(leaf.count));
     }
+    SquareOffsets(leaf, mean.data(), squares.data());
     for (std::int64_t i = first; i < end; ++i) {
-      const float* key = keys.row(order[static_cast<std::size_t>(i)]);
-      for (std::size_t c = 0; c < sum.size(); ++c) offset[c] = key[c] - mean[c];
-      distances.emplace_back(Dot(offset.data(), offset.data(), keys.dim),
+      distances.emplace_back(squares[static_cast<std::size_t>(i - first)],
                              static_cast<std::int32_t>(i));
     }
   }
