@@ -6,28 +6,19 @@
 #include <cmath>
 #include <cstddef>
 
+#include "engine/simd/leaf_sums.h"
+
 namespace attnd::engine {
 
 void ValueSpread::Add(const float* rows, std::int64_t stride, RowMask valid) {
   count_ += std::popcount(valid);
-  // Eight components at a time, whose sums stay in registers.
-  constexpr std::size_t kWidth = 8;
+  constexpr std::size_t kWidth = 64;
   for (std::size_t first = 0; first < sums_.size(); first += kWidth) {
     const std::size_t width = std::min(kWidth, sums_.size() - first);
-    std::array<double, kWidth> sums{};
     std::array<double, kWidth> squares{};
-    for (RowMask rest = valid; rest != 0; rest &= rest - 1) {
-      const float* row = rows + std::countr_zero(rest) * stride + first;
-      for (std::size_t i = 0; i < width; ++i) {
-        const auto x = static_cast<double>(row[i]);
-        sums[i] += x;
-        squares[i] += x * x;
-      }
-    }
-    for (std::size_t i = 0; i < width; ++i) {
-      sums_[first + i] += sums[i];
-      squares_ += squares[i];
-    }
+    AddRowsAndSquares(rows + first, stride, static_cast<std::int64_t>(width), valid,
+                      sums_.data() + first, squares.data());
+    for (std::size_t i = 0; i < width; ++i) squares_ += squares[i];
   }
 }
 

@@ -1,6 +1,7 @@
 #include "engine/simd/row_lists.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/simd/nearest.h"
@@ -30,27 +31,25 @@ HWY_INLINE void AskForRow(const RowList& list, std::int64_t i) {
 }
 
 // Components [first, first + 4 kVectors), whose sums stay in registers.
-template <int kVectors>
+template <std::size_t kVectors>
 HWY_INLINE void SumColumns(const RowList& list, std::int64_t first, double* sums) {
   const F64x4 d;
+  constexpr auto kCount = static_cast<std::int64_t>(kVectors);
   hn::Vec<F64x4> sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  for (std::int64_t v = 0; v < kCount; ++v) sum[v] = hn::Zero(d);
   for (std::int64_t i = 0; i < list.count; ++i) {
     if (first == 0) AskForRow(list, i);
     const float* row = list.row(i) + first;
-    for (int v = 0; v < kVectors; ++v) {
+    for (std::int64_t v = 0; v < kCount; ++v) {
       sum[v] = hn::Add(sum[v], hn::PromoteTo(d, hn::LoadU(F32x4(), row + v * kSumLanes)));
     }
   }
-  for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, sums + first + v * kSumLanes);
+  for (std::int64_t v = 0; v < kCount; ++v) hn::StoreU(sum[v], d, sums + first + v * kSumLanes);
 }
 
 void SumRowsImpl(const RowList& list, double* sums) {
-  constexpr int kVectors = 8;
   std::int64_t c = 0;
-  for (; c + kVectors * kSumLanes <= list.dim; c += kVectors * kSumLanes) {
-    SumColumns<kVectors>(list, c, sums);
-  }
+  for (; c + 8 * kSumLanes <= list.dim; c += 8 * kSumLanes) SumColumns<8>(list, c, sums);
   for (; c + kSumLanes <= list.dim; c += kSumLanes) SumColumns<1>(list, c, sums);
   for (; c < list.dim; ++c) {
     sums[c] = 0.0;

@@ -45,9 +45,10 @@ HeadBuild::HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int
     : layout_(layout), input_(input), head_(head), scale_(scale), values_seen_(layout.value_dim) {}
 
 std::int64_t HeadBuild::WorkBytes(const BlockLayout& layout, std::int64_t tokens) {
-  // Rows, pointers to values, tokens and order; a bisection's projections come before calibration.
+  // Rows, pointers to values, tokens, order and roots; a bisection's projections come before
+  // calibration.
   const std::int64_t per_key =
-      layout.key_dim * static_cast<std::int64_t>(sizeof(float)) + 8 + 4 + 4 + 8;
+      layout.key_dim * static_cast<std::int64_t>(sizeof(float)) + 8 + 4 + 4 + 4 + 8;
   // 64 queries: six numbers per leaf, and the sums of their bands.
   const std::int64_t calibration = 64 * (tokens / kBlockTokens + kBlockTokens) * 24 +
                                    64 * (kThresholds + 1) * 2 * (layout.padded_value_dim + 2) * 8;
@@ -113,6 +114,7 @@ void HeadBuild::Gather(Scratch& scratch) {
     GatherBlock(block->view(layout_, head_), rows.data(), scratch);
   }
   order_.resize(Index(count));
+  roots_.resize(Index(index_->leaves() * kBlockTokens));
   std::iota(order_.begin(), order_.end(), 0);
   PlanCosts();
 }
@@ -205,7 +207,8 @@ void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
   index.SetLeaf(leaf, {keys_t, values, FirstRows(count)}, tokens.data());
   const std::int64_t group = leaf / kGroupLeaves * kGroupLeaves;
   const std::int64_t group_keys = std::min(kGroupKeys, index.keys() - group * kBlockTokens);
-  index.Summarize(leaf, grouped_ && leaf - group >= FirstIsolatedLeaf(group_keys));
+  index.Summarize(leaf, grouped_ && leaf - group >= FirstIsolatedLeaf(group_keys),
+                  roots_.data() + first);
 }
 
 void HeadBuild::Step(Scratch& scratch) {
@@ -251,12 +254,12 @@ void HeadBuild::Step(Scratch& scratch) {
       return;
     }
     case Stage::kMetric:
-      metric_->AddLeaf(index_->means(step_), scratch);
+      metric_->AddLeaf(Means(step_), scratch);
       Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
       if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
       return;
     case Stage::kSlopes:
-      index_->summaries().SetSlope(step_, index_->metric()->Slope(index_->means(step_), scratch));
+      index_->summaries().SetSlope(step_, index_->metric()->Slope(Means(step_), scratch));
       Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(), Stage::kBranches);
       return;
     case Stage::kBranches:

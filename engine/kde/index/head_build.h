@@ -59,6 +59,9 @@ class HeadBuild {
   void Reassign(Scratch& scratch);
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf, Scratch& scratch);
+  LeafMeans Means(std::int64_t leaf) const {
+    return index_->means(leaf, roots_.data() + leaf * kBlockTokens);
+  }
   bool is_main() const { return input_.lender == nullptr; }
   std::int64_t reassignments() const;
   void Advance(double cost, std::int64_t steps, Stage next);
@@ -78,6 +81,7 @@ class HeadBuild {
   std::vector<const float*> values_;  // [keys] rows where they lie
   std::vector<std::int32_t> tokens_;  // [keys]
   std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
+  std::vector<float> roots_;          // [leaves][64], of the keys' weights in their leaves
   std::optional<Bisection> bisection_;
   bool grouped_ = false;  // isolated keys were set apart
   ValueSpread values_seen_;

@@ -48,9 +48,9 @@ std::int64_t HeadIndex::bytes() const {
          (own_metric_ ? LeafMetric::Bytes(layout_) : 0);
 }
 
-LeafMeans HeadIndex::means(std::int64_t leaf) const {
+LeafMeans HeadIndex::means(std::int64_t leaf, const float* roots) const {
   return {views_.data()[leaf], summaries_.mean_key(leaf), kBlockTokens, summaries_.mean_value(leaf),
-          centre()};
+          roots};
 }
 
 void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
@@ -63,10 +63,10 @@ void HeadIndex::SetLeaf(std::int64_t leaf, const BlockView<float>& block,
   }
 }
 
-void HeadIndex::Summarize(std::int64_t leaf, bool isolated) {
+void HeadIndex::Summarize(std::int64_t leaf, bool isolated, float* roots) {
   LeafNumbers numbers =
-      SummarizeLeaf(layout_, views_.data()[leaf], centre(), summaries_.mean_key(leaf), kBlockTokens,
-                    summaries_.mean_value(leaf));
+      SummarizeLeaf(layout_, views_.data()[leaf], centre(),
+                    {summaries_.mean_key(leaf), kBlockTokens, summaries_.mean_value(leaf), roots});
   if (isolated) numbers.variance = std::numeric_limits<float>::infinity();
   summaries_.Set(leaf, numbers);
 }

@@ -83,7 +83,8 @@ class HeadIndex {
 
   const SummaryTable& summaries() const { return summaries_; }
   const SummaryTable& branches() const { return branches_; }
-  LeafMeans means(std::int64_t leaf) const;
+  // With the roots that Summarize() wrote.
+  LeafMeans means(std::int64_t leaf, const float* roots) const;
 
   const std::shared_ptr<const LeafMetric>& metric() const { return metric_; }
   // [d_k], about which summaries are made; null: zero.
@@ -94,8 +95,9 @@ class HeadIndex {
   void SetLeaf(std::int64_t leaf, const BlockView<float>& block, const std::int32_t* tokens);
   float* blocks() { return blocks_.data(); }
   // An isolated leaf, whose keys have nothing in common, has an infinite variance: only its radius
-  // tells of it, and it is read unless that says that it weighs nothing.
-  void Summarize(std::int64_t leaf, bool isolated);
+  // tells of it, and it is read unless that says that it weighs nothing. Writes the square roots
+  // of the keys' weights [64].
+  void Summarize(std::int64_t leaf, bool isolated, float* roots);
   SummaryTable& summaries() { return summaries_; }
   SummaryTable& branches() { return branches_; }
   void ShareMetric(std::shared_ptr<const LeafMetric> metric, bool own) {

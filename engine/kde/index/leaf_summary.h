@@ -10,11 +10,10 @@
 // have something in common: about the mean key, 16,384 word vectors read 3.0 % of their keys
 // instead of 4.8 % at equal errors (threshold 1/256).
 //
-// Sums in f64. Thread-safe; cannot fail.
+// Sums in f64 (engine/simd/leaf_sums.h). Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_KDE_INDEX_LEAF_SUMMARY_H_
 #define ATTND_ENGINE_KDE_INDEX_LEAF_SUMMARY_H_
 
-#include <array>
 #include <cstdint>
 
 #include "engine/block.h"
@@ -29,7 +28,7 @@ struct LeafMeans {
   const float* mean_key = nullptr;
   std::int64_t mean_stride = 1;
   const float* mean_value = nullptr;  // [padded d_v]
-  const float* centre = nullptr;      // q0 [d_k]; null: zero
+  const float* roots = nullptr;       // [64]: square roots of the weights of its keys
 };
 
 // As in LeafStats.
@@ -40,11 +39,17 @@ struct LeafNumbers {
   float radius = 0.0F;
 };
 
-// Of the block's valid keys, of which there is at least one. Writes the mean key at a stride and
-// the mean value [padded d_v].
+// Where a summary is written.
+struct LeafSummary {
+  float* mean_key = nullptr;
+  std::int64_t mean_stride = 1;
+  float* mean_value = nullptr;  // [padded d_v]
+  float* roots = nullptr;       // [64]
+};
+
+// Of the block's valid keys, of which there is at least one. `centre`: q0 [d_k]; null: zero.
 LeafNumbers SummarizeLeaf(const BlockLayout& layout, const BlockView<float>& block,
-                          const float* centre, float* mean_key, std::int64_t mean_stride,
-                          float* mean_value);
+                          const float* centre, const LeafSummary& to);
 
 // keys [64][width] and values [64][padded d_v] minus the leaf's means, times the square roots of
 // their weights; padding, and rows that are not valid, are zeros.
