@@ -10,6 +10,8 @@
 #include "engine/kde/index/leaf_query.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/softmax.h"
+#include "engine/simd/totals.h"
+#include "engine/simd/weighted_sums.h"
 
 namespace attnd::engine {
 namespace {
@@ -37,7 +39,6 @@ float Quantile95(std::vector<double>& values) {
 MassCalibration::MassCalibration(const HeadIndex& index, float scale, Scratch& scratch)
     : index_(index),
       queries_(std::min(kQueries, index.keys())),
-      width_(index.layout().padded_value_dim + 1),
       rows_(Index(kQueries)),
       queries_rows_(Index(kQueries * index.layout().key_dim)),
       branches_(kQueries, index.branches().columns()),
@@ -46,8 +47,8 @@ MassCalibration::MassCalibration(const HeadIndex& index, float scale, Scratch& s
       true_masses_(Index(kQueries * index.columns())),
       true_maxima_(Index(kQueries * index.columns())),
       true_max_(Index(kQueries), -std::numeric_limits<float>::infinity()),
-      true_sums_(Index(kQueries * kBands * width_)),
-      predicted_sums_(Index(kQueries * kBands * (width_ + 1))) {
+      true_sums_(kQueries, kBands, index.layout().padded_value_dim + 1),
+      predicted_sums_(kQueries, kBands, index.layout().padded_value_dim + 2) {
   const std::int64_t d = index.layout().key_dim;
   for (std::int64_t r = 0; r < queries_; ++r) {
     const std::int64_t place = (2 * r + 1) * index.keys() / (2 * queries_);
@@ -98,39 +99,39 @@ void MassCalibration::PredictRow(std::int64_t r, LeafQuery query, float* branch_
   PredictLeaves(branches, query, branch_masses, branches_.square_errors(r), branches_.masses(r));
   PredictLeaves(index_.summaries().stats(), query, log_masses, leaves_.square_errors(r),
                 leaves_.masses(r));
-  for (std::int64_t b = 0; b < index_.branches().count(); ++b) {
-    const bool own = own_leaf / kBranchLeaves == b;
-    branches_.bands(r)[b] =
-        AlwaysLooksWithin(index_.branches().count())
-            ? std::uint8_t{0}
-            : FirstThreshold(branches_.square_errors(r)[b], kBranchShare * of_branches);
-    if (branches_.bands(r)[b] == 0) {
-      const std::int64_t first = b * kBranchLeaves;
-      reference -= std::exp(static_cast<double>(branch_masses[b]) - static_cast<double>(row.max));
-      reference += static_cast<double>(SumOfMasses(log_masses + first, kBranchLeaves, row.max));
-    }
-    if (own) branches_.bands(r)[b] = 0;
+  const std::int64_t count = index_.branches().count();
+  std::uint8_t* bands = branches_.bands(r);
+  if (AlwaysLooksWithin(count)) {
+    std::fill_n(bands, count, std::uint8_t{0});
+  } else {
+    FirstThresholds(branches_.square_errors(r), kBranchShare * of_branches, count, bands);
   }
+  for (std::int64_t b = 0; b < count; ++b) {
+    if (bands[b] != 0) continue;
+    const std::int64_t first = b * kBranchLeaves;
+    reference -= std::exp(static_cast<double>(branch_masses[b]) - static_cast<double>(row.max));
+    reference += static_cast<double>(SumOfMasses(log_masses + first, kBranchLeaves, row.max));
+  }
+  bands[own_leaf / kBranchLeaves] = 0;
   row.reference = static_cast<float>(reference);
-  for (std::int64_t leaf = 0; leaf < index_.leaves(); ++leaf) {
-    leaves_.bands(r)[leaf] =
-        own_leaf == leaf ? 0 : FirstThreshold(leaves_.square_errors(r)[leaf], row.reference);
-  }
+  FirstThresholds(leaves_.square_errors(r), row.reference, index_.leaves(), leaves_.bands(r));
+  leaves_.bands(r)[own_leaf] = 0;
   row.usable = row.usable && std::isfinite(row.max) && std::isfinite(row.reference) &&
                std::isfinite(query.square) && std::isfinite(query.length);
 }
 
-std::uint8_t MassCalibration::FirstThreshold(float square_error, float reference) {
-  std::uint8_t i = 0;
-  for (; i < kThresholds; ++i) {
-    if (!(square_error <= SquareThreshold(Threshold(i) * reference))) break;
+void MassCalibration::FirstThresholds(const float* square_errors, float reference,
+                                      std::int64_t count, std::uint8_t* bands) {
+  std::array<float, kThresholds> squares;
+  for (std::int64_t i = 0; i < kThresholds; ++i) {
+    squares[Index(i)] = SquareThreshold(Threshold(i) * reference);
   }
-  return i;
-}
-
-double* MassCalibration::Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band) {
-  const auto width = static_cast<std::int64_t>(sums.size()) / (kQueries * kBands);
-  return sums.data() + (row * kBands + band) * width;
+  // They descend, so that the first one is as far as there are larger ones.
+  for (std::int64_t j = 0; j < count; ++j) {
+    int larger = 0;
+    for (const float square : squares) larger += square_errors[j] <= square ? 1 : 0;
+    bands[j] = static_cast<std::uint8_t>(larger);
+  }
 }
 
 void MassCalibration::ReadLeaf(Scratch& scratch) {
@@ -159,13 +160,9 @@ void MassCalibration::ReadLeaf(Scratch& scratch) {
     const auto at = Index(r * index_.columns() + leaf);
     true_masses_[at] = sums[r];
     true_maxima_[at] = true_max_[Index(r)];
-    if (corrections[r] != 1.0F) {
-      double* all = Sums(true_sums_, r, 0);
-      const auto factor = static_cast<double>(corrections[r]);
-      for (std::int64_t i = 0; i < kBands * width_; ++i) all[i] *= factor;
-    }
-    double* band = Sums(true_sums_, r, ReadBand(r, leaf));
-    for (std::int64_t c = 0; c < dv; ++c) band[c] += static_cast<double>(acc[r * dv + c]);
+    if (corrections[r] != 1.0F) true_sums_.Scale(r, static_cast<double>(corrections[r]));
+    double* band = true_sums_.Of(r, ReadBand(r, leaf));
+    AddToTotals(acc + r * dv, 1.0, band, dv);
     band[dv] += static_cast<double>(sums[r]);
   }
 }
@@ -232,12 +229,9 @@ void MassCalibration::AddPrediction(std::int64_t row, const Part& part) {
   const std::int64_t dv = index_.layout().padded_value_dim;
   const float* followed = followed_.data() + row * dv;
   const auto add = [&](std::int64_t band, double sign) {
-    double* sums = Sums(predicted_sums_, row, band);
+    double* sums = predicted_sums_.Of(row, band);
     const double weight = sign * part.weight;
-    for (std::int64_t c = 0; c < dv; ++c) {
-      sums[c] += weight * (static_cast<double>(part.values[c]) +
-                           part.slope * static_cast<double>(followed[c]));
-    }
+    AddWeighted(part.values, part.slope, followed, weight, sums, dv);
     sums[dv] += weight;
     sums[dv + 1] += sign * part.square_error;
   };
@@ -271,62 +265,68 @@ MassCalibration::Part MassCalibration::PartOf(const SummaryTable& table,
           .values = table.mean_value(i)};
 }
 
-// True to predicted masses, ratios of leaves included, of what is not read at threshold i: each
+// True to predicted masses, ratios of leaves included, of what is not read at each threshold: each
 // query's relative to its reference.
-double MassCalibration::MassRatio(std::int64_t i) {
+std::array<double, kThresholds> MassCalibration::MassRatios() const {
   const std::int64_t dv = index_.layout().padded_value_dim;
-  double truth = 0.0;
-  double predicted = 0.0;
+  std::array<double, kThresholds> truth{};
+  std::array<double, kThresholds> predicted{};
   for (std::int64_t r = 0; r < queries_; ++r) {
     const Row& row = rows_[Index(r)];
     if (!row.usable) continue;
-    const double shift = static_cast<double>(true_max_[Index(r)]) - static_cast<double>(row.max);
+    const auto reference = static_cast<double>(row.reference);
+    const double factor =
+        std::exp(static_cast<double>(true_max_[Index(r)]) - static_cast<double>(row.max));
     double exact = 0.0;
     double summary = 0.0;
-    for (std::int64_t band = i + 1; band < kBands; ++band) {
-      exact += std::exp(shift) * Sums(true_sums_, r, band)[dv];
-      summary += Sums(predicted_sums_, r, band)[dv];
+    for (std::int64_t i = kThresholds - 1; i >= 0; --i) {
+      const double* read = true_sums_.Find(r, i + 1);
+      const double* unread = predicted_sums_.Find(r, i + 1);
+      if (read != nullptr) exact += factor * read[dv];
+      if (unread != nullptr) summary += unread[dv];
+      if (!std::isfinite(exact)) continue;
+      truth[Index(i)] += exact / reference;
+      predicted[Index(i)] += summary / reference;
     }
-    if (!std::isfinite(exact)) continue;
-    truth += exact / static_cast<double>(row.reference);
-    predicted += summary / static_cast<double>(row.reference);
   }
-  const double ratio = truth / predicted;
-  return std::isfinite(ratio) ? std::clamp(ratio, kLeastRatio, kMostRatio) : 1.0;
+  std::array<double, kThresholds> ratios{};
+  for (std::size_t i = 0; i < ratios.size(); ++i) {
+    const double ratio = truth[i] / predicted[i];
+    ratios[i] = std::isfinite(ratio) ? std::clamp(ratio, kLeastRatio, kMostRatio) : 1.0;
+  }
+  return ratios;
 }
 
 // The error of one query's answer, in values, and the prediction of it without a factor, for every
 // threshold; read and unread bands are added up once.
 void MassCalibration::RowErrors(std::int64_t row, const std::array<double, kThresholds>& ratios,
-                                std::array<RowError, kThresholds>& errors) {
+                                std::array<RowError, kThresholds>& errors) const {
   const std::int64_t dv = index_.layout().padded_value_dim;
   // Both sums relative to the larger maximum.
   const auto true_max = static_cast<double>(true_max_[Index(row)]);
   const auto max = static_cast<double>(rows_[Index(row)].max);
   const double true_factor = std::exp(true_max - std::max(true_max, max));
   const double factor = std::exp(max - std::max(true_max, max));
-  std::vector<double> truth(Index(width_));
-  std::vector<double> read(Index(width_));
-  std::vector<double> unread(Index(width_ + 1));
+  std::vector<double> truth(Index(true_sums_.width()));
+  std::vector<double> read(Index(true_sums_.width()));
+  std::vector<double> unread(Index(predicted_sums_.width()));
+  const auto add = [&](const BandSums& sums, std::int64_t band, double weight,
+                       std::vector<double>& to) {
+    const double* from = sums.Find(row, band);
+    if (from != nullptr) AddWeighted(from, weight, to.data(), sums.width());
+  };
   for (std::int64_t band = 0; band < kBands; ++band) {
-    const double* exact = Sums(true_sums_, row, band);
-    const double* predicted = Sums(predicted_sums_, row, band);
-    for (std::size_t c = 0; c < truth.size(); ++c) truth[c] += true_factor * exact[c];
-    for (std::size_t c = 0; c < unread.size(); ++c) unread[c] += predicted[c];
+    add(true_sums_, band, true_factor, truth);
+    add(predicted_sums_, band, 1.0, unread);
   }
+  ScaleSums(1.0 / truth[Index(dv)], truth.data(), dv);
   for (std::int64_t i = 0; i < kThresholds; ++i) {
-    const double* exact = Sums(true_sums_, row, i);
-    const double* predicted = Sums(predicted_sums_, row, i);
-    for (std::size_t c = 0; c < read.size(); ++c) read[c] += true_factor * exact[c];
-    for (std::size_t c = 0; c < unread.size(); ++c) unread[c] -= predicted[c];
+    add(true_sums_, i, true_factor, read);
+    add(predicted_sums_, i, -1.0, unread);
     const double ratio = factor * ratios[Index(i)];
     const double mass = read[Index(dv)] + ratio * unread[Index(dv)];
-    double square = 0.0;
-    for (std::int64_t c = 0; c < dv; ++c) {
-      const double off =
-          (read[Index(c)] + ratio * unread[Index(c)]) / mass - truth[Index(c)] / truth[Index(dv)];
-      square += off * off;
-    }
+    const double square =
+        SquaredDifference(read.data(), ratio, unread.data(), 1.0 / mass, truth.data(), dv);
     const double predicted_square = std::max(unread[Index(dv + 1)], 0.0);
     errors[Index(i)] = {std::sqrt(square), factor * std::sqrt(predicted_square) / mass};
   }
@@ -337,9 +337,8 @@ ErrorTable MassCalibration::Finish(float spread) {
   table.spread = spread;
   table.keys = index_.keys();
   SumPredictions();
-  std::array<double, kThresholds> mass_ratios{};
+  const std::array<double, kThresholds> mass_ratios = MassRatios();
   for (std::int64_t i = 0; i < kThresholds; ++i) {
-    mass_ratios[Index(i)] = MassRatio(i);
     table.mass_ratios[Index(i)] = static_cast<float>(mass_ratios[Index(i)]);
   }
   std::array<std::vector<double>, kThresholds> errors;

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/kde/index/band_sums.h"
 #include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/head_index.h"
 #include "engine/scratch.h"
@@ -90,39 +91,39 @@ class MassCalibration {
 
   void Predict(Scratch& scratch);
   void PredictRow(std::int64_t r, LeafQuery query, float* branch_masses, float* log_masses);
-  static std::uint8_t FirstThreshold(float square_error, float reference);
+  // The first threshold, as parts of `reference`, under which each of `count` is selected.
+  static void FirstThresholds(const float* square_errors, float reference, std::int64_t count,
+                              std::uint8_t* bands);
   // A leaf is read where it and its branch are selected.
   std::int64_t ReadBand(std::int64_t row, std::int64_t leaf) const {
     return std::max(leaves_.bands(row)[leaf], branches_.bands(row)[leaf / kBranchLeaves]);
   }
-  static double* Sums(std::vector<double>& sums, std::int64_t row, std::int64_t band);
   static void SetRatios(const std::vector<double>& truth, const std::vector<double>& predicted,
                         float* ratios);
   static Part PartOf(const SummaryTable& table, const Predictions& predictions, std::int64_t row,
                      std::int64_t i, std::int64_t from);
   void AddPrediction(std::int64_t row, const Part& part);
   void SumPredictions();
-  double MassRatio(std::int64_t i);
+  std::array<double, kThresholds> MassRatios() const;
   struct RowError {
     double error = 0.0;
     double predicted = 0.0;
   };
   void RowErrors(std::int64_t row, const std::array<double, kThresholds>& ratios,
-                 std::array<RowError, kThresholds>& errors);
+                 std::array<RowError, kThresholds>& errors) const;
 
   const HeadIndex& index_;
   const std::int64_t queries_;  // with padding: 64
-  const std::int64_t width_;    // padded d_v, and the mass
   std::vector<Row> rows_;
   std::vector<float> queries_rows_;  // [64, d_k]
   Predictions branches_;
   Predictions leaves_;
-  std::vector<float> followed_;         // [64, padded d_v]: q^T G
-  std::vector<float> true_masses_;      // [64, columns], relative to exp(true_max_ then)
-  std::vector<float> true_maxima_;      // [64, columns]: what true_max_ was
-  std::vector<float> true_max_;         // [64]: largest score so far
-  std::vector<double> true_sums_;       // [64][bands][width], relative to exp(true_max_)
-  std::vector<double> predicted_sums_;  // [64][bands][width + 1], with e^2, relative to exp(max)
+  std::vector<float> followed_;     // [64, padded d_v]: q^T G
+  std::vector<float> true_masses_;  // [64, columns], relative to exp(true_max_ then)
+  std::vector<float> true_maxima_;  // [64, columns]: what true_max_ was
+  std::vector<float> true_max_;     // [64]: largest score so far
+  BandSums true_sums_;              // padded d_v and the mass, relative to exp(true_max_)
+  BandSums predicted_sums_;         // the same and e^2, relative to exp(max)
   std::int64_t next_leaf_ = 0;
 };
 
