@@ -36,6 +36,9 @@ constexpr double kSlopeCost = 300.0;
 constexpr double kBranchCost = 20.0;
 constexpr double kCalibrateCost = 500.0;
 
+// How many rows before it is read a row is asked for.
+constexpr std::int64_t kAhead = 4;
+
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
@@ -63,24 +66,14 @@ void HeadBuild::Advance(double cost, std::int64_t steps, Stage next) {
 }
 
 // One block's or leaf's keys, turned back into rows; rows[j] < 0: none.
-void HeadBuild::GatherBlock(const BlockView<float>& block, const std::int32_t* rows,
-                            Scratch& scratch) {
-  const Scratch::Frame frame(scratch);
-  float* turned = scratch.Take(kBlockTokens * kBlockTokens);
-  for (std::int64_t c = 0; c < layout_.key_dim; c += kBlockTokens) {
-    const std::int64_t width = std::min(kBlockTokens, layout_.key_dim - c);
-    TransposeKeys(block.keys_t + c * kBlockTokens, kBlockTokens, width, kBlockTokens, turned);
-    for (std::int64_t j = 0; j < kBlockTokens; ++j) {
-      if (rows[j] < 0) continue;
-      std::copy_n(turned + j * kBlockTokens, width, keys_.data() + rows[j] * layout_.key_dim + c);
-    }
-  }
+void HeadBuild::GatherBlock(const BlockView<float>& block, const std::int32_t* rows) {
+  UntransposeKeys(block.keys_t, layout_.key_dim, rows, keys_.data());
   for (std::int64_t j = 0; j < kBlockTokens; ++j) {
     if (rows[j] >= 0) values_[Index(rows[j])] = block.values + j * layout_.padded_value_dim;
   }
 }
 
-void HeadBuild::Gather(Scratch& scratch) {
+void HeadBuild::Gather() {
   const std::int64_t count = input_.CountKeys();
   index_ = std::make_unique<HeadIndex>(layout_, input_.span.tokens, count);
   keys_.resize(Index(count * layout_.key_dim));
@@ -99,7 +92,7 @@ void HeadBuild::Gather(Scratch& scratch) {
       rows[Index(place)] = row++;
     }
     for (std::int64_t leaf = 0; leaf < from.leaves(); ++leaf) {
-      GatherBlock(from.leaf(leaf), rows.data() + leaf * kBlockTokens, scratch);
+      GatherBlock(from.leaf(leaf), rows.data() + leaf * kBlockTokens);
     }
   }
   rows.resize(Index(kBlockTokens));
@@ -111,7 +104,7 @@ void HeadBuild::Gather(Scratch& scratch) {
       }
       rows[Index(j)] = valid ? row++ : -1;
     }
-    GatherBlock(block->view(layout_, head_), rows.data(), scratch);
+    GatherBlock(block->view(layout_, head_), rows.data());
   }
   order_.resize(Index(count));
   roots_.resize(Index(index_->leaves() * kBlockTokens));
@@ -185,7 +178,7 @@ void HeadBuild::BeginMetric(bool fits) {
   index_->ShareMetric(metric_, /*own=*/true);
 }
 
-void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
+void HeadBuild::WriteLeaf(std::int64_t leaf) {
   HeadIndex& index = *index_;
   const std::int64_t first = leaf * kBlockTokens;
   const std::int64_t count = std::min(kBlockTokens, index.keys() - first);
@@ -193,17 +186,16 @@ void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
   float* keys_t = index.blocks() + leaf * layout_.elements();
   float* values = keys_t + layout_.key_elements();
   if (count < kBlockTokens) std::fill_n(keys_t, layout_.elements(), 0.0F);
-  const Scratch::Frame frame(scratch);
-  float* keys = scratch.Take(kBlockTokens * layout_.key_dim);
   std::array<std::int32_t, kBlockTokens> tokens{};
   for (std::int64_t j = 0; j < count; ++j) {
     const std::int32_t row = rows[j];
-    std::copy_n(keys_.data() + row * layout_.key_dim, layout_.key_dim, keys + j * layout_.key_dim);
+    const std::int32_t ahead = rows[std::min(j + kAhead, count - 1)];
+    PrefetchRow(values_[Index(ahead)], layout_.padded_value_dim);
     std::copy_n(values_[Index(row)], layout_.padded_value_dim,
                 values + j * layout_.padded_value_dim);
     tokens[Index(j)] = tokens_[Index(row)];
   }
-  TransposeKeys(keys, layout_.key_dim, count, layout_.key_dim, keys_t);
+  TransposeRows({keys_.data(), layout_.key_dim, rows, count}, keys_t);
   index.SetLeaf(leaf, {keys_t, values, FirstRows(count)}, tokens.data());
   const std::int64_t group = leaf / kGroupLeaves * kGroupLeaves;
   const std::int64_t group_keys = std::min(kGroupKeys, index.keys() - group * kBlockTokens);
@@ -214,7 +206,7 @@ void HeadBuild::WriteLeaf(std::int64_t leaf, Scratch& scratch) {
 void HeadBuild::Step(Scratch& scratch) {
   switch (stage_) {
     case Stage::kGather: {
-      Gather(scratch);
+      Gather();
       const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
       const auto keys = static_cast<double>(index_->keys());
       if (index_->keys() > 0) BeginMetric(fits);
@@ -244,7 +236,7 @@ void HeadBuild::Step(Scratch& scratch) {
       return;
     }
     case Stage::kLeaves: {
-      WriteLeaf(step_, scratch);
+      WriteLeaf(step_);
       values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
                        index_->leaf(step_).valid);
       const Stage next = metric_ != nullptr            ? Stage::kMetric

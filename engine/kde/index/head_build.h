@@ -54,11 +54,11 @@ class HeadBuild {
   };
 
   void PlanCosts();
-  void Gather(Scratch& scratch);
-  void GatherBlock(const BlockView<float>& block, const std::int32_t* rows, Scratch& scratch);
+  void Gather();
+  void GatherBlock(const BlockView<float>& block, const std::int32_t* rows);
   void Reassign(Scratch& scratch);
   void BeginMetric(bool fits);
-  void WriteLeaf(std::int64_t leaf, Scratch& scratch);
+  void WriteLeaf(std::int64_t leaf);
   LeafMeans Means(std::int64_t leaf) const {
     return index_->means(leaf, roots_.data() + leaf * kBlockTokens);
   }

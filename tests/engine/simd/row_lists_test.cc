@@ -78,7 +78,7 @@ TEST(RowLists, PassOnWhatIsNotFinite) {
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     for (const std::size_t at : {0U, 31U, 37U, 39U}) {
       std::vector<float> rows = RandomValues(kRows * 41, 3);
-      rows[5 * 41 + at] = odd;
+      rows[205 + at] = odd;
       ExpectAsPlainLoops(rows, 41, 7);
     }
   }

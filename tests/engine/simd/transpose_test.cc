@@ -1,5 +1,6 @@
 #include "engine/simd/transpose.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -35,6 +36,34 @@ TEST(TransposeKeys, WritesItsColumnsOnly) {
           ASSERT_EQ(keys_t16[at], j < count ? ToBf16(key) : 0xABCD);
         }
       }
+    }
+  }
+}
+
+TEST(TransposeKeys, ListedRowsBecomeColumnsAndColumnsListedRows) {
+  constexpr std::int64_t kRows = 70;
+  std::vector<std::int32_t> order;
+  for (std::int32_t j = 0; j < kTokens; ++j) order.push_back((j * 17 + 3) % kRows);
+  for (const std::int64_t d : {1, 3, 7, 8, 9, 16, 63, 64, 100}) {
+    const std::vector<float> rows = RandomValues(kRows * d, 2);
+    for (const std::int64_t count : {0, 1, 7, 8, 16, 17, 63, 64}) {
+      const RowList list = {rows.data(), d, order.data(), count};
+      std::vector<float> keys_t(static_cast<std::size_t>(d * kTokens), -7.0F);
+      TransposeRows(list, keys_t.data());
+      std::vector<std::int32_t> places(kTokens, -1);
+      std::copy_n(order.begin(), count, places.begin());
+      std::vector<float> back(rows.size(), -8.0F);
+      UntransposeKeys(keys_t.data(), d, places.data(), back.data());
+      std::vector<float> expected(rows.size(), -8.0F);
+      for (std::int64_t j = 0; j < kTokens; ++j) {
+        for (std::int64_t p = 0; p < d; ++p) {
+          const float key = j < count ? list.row(j)[p] : -7.0F;
+          ASSERT_EQ(keys_t[static_cast<std::size_t>(p * kTokens + j)], key) << d << " " << j;
+          if (j < count)
+            expected[static_cast<std::size_t>(order[static_cast<std::size_t>(j)] * d + p)] = key;
+        }
+      }
+      ASSERT_EQ(back, expected) << d << " " << count;
     }
   }
 }
