@@ -203,6 +203,10 @@ void HeadBuild::WriteLeaf(std::int64_t leaf) {
                   roots_.data() + first);
 }
 
+void HeadBuild::SetSlope(std::int64_t leaf, Scratch& scratch) {
+  index_->summaries().SetSlope(leaf, index_->metric()->Slope(Means(leaf), scratch));
+}
+
 void HeadBuild::Step(Scratch& scratch) {
   switch (stage_) {
     case Stage::kGather: {
@@ -239,19 +243,22 @@ void HeadBuild::Step(Scratch& scratch) {
       WriteLeaf(step_);
       values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
                        index_->leaf(step_).valid);
-      const Stage next = metric_ != nullptr            ? Stage::kMetric
-                         : index_->metric() != nullptr ? Stage::kSlopes
-                                                       : Stage::kBranches;
-      Advance(static_cast<double>(index_->keys()) * kLeafCost, index_->leaves(), next);
-      return;
-    }
-    case Stage::kMetric:
-      metric_->AddLeaf(Means(step_), scratch);
-      Advance(static_cast<double>(index_->keys()) * kMetricCost, index_->leaves(), Stage::kSlopes);
+      // While the leaf is in the cache.
+      double cost = kLeafCost;
+      if (metric_ != nullptr) {
+        metric_->AddLeaf(Means(step_), scratch);
+        cost += kMetricCost;
+      } else if (index_->metric() != nullptr) {
+        SetSlope(step_, scratch);
+        cost += kSlopeCost;
+      }
+      Advance(static_cast<double>(index_->keys()) * cost, index_->leaves(),
+              metric_ != nullptr ? Stage::kSlopes : Stage::kBranches);
       if (stage_ == Stage::kSlopes) metric_->Finish(index_->leaves());
       return;
+    }
     case Stage::kSlopes:
-      index_->summaries().SetSlope(step_, index_->metric()->Slope(Means(step_), scratch));
+      SetSlope(step_, scratch);
       Advance(static_cast<double>(index_->keys()) * kSlopeCost, index_->leaves(), Stage::kBranches);
       return;
     case Stage::kBranches:

@@ -41,17 +41,7 @@ class HeadBuild {
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
  private:
-  enum class Stage {
-    kGather,
-    kBisect,
-    kReassign,
-    kLeaves,
-    kMetric,
-    kSlopes,
-    kBranches,
-    kCalibrate,
-    kDone
-  };
+  enum class Stage { kGather, kBisect, kReassign, kLeaves, kSlopes, kBranches, kCalibrate, kDone };
 
   void PlanCosts();
   void Gather();
@@ -59,6 +49,7 @@ class HeadBuild {
   void Reassign(Scratch& scratch);
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf);
+  void SetSlope(std::int64_t leaf, Scratch& scratch);
   LeafMeans Means(std::int64_t leaf) const {
     return index_->means(leaf, roots_.data() + leaf * kBlockTokens);
   }
