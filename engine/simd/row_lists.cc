@@ -87,21 +87,6 @@ void DotRowsImpl(const RowList& list, const float* x, float* dots) {
   }
 }
 
-void SquareRowsImpl(const RowList& list, float* squares) {
-  const F32x8 d;
-  for (std::int64_t i = 0; i < list.count; ++i) {
-    AskForRow(list, i);
-    const float* row = list.row(i);
-    squares[i] = SumOfProducts(
-        list.dim,
-        [=](std::int64_t c, hn::Vec<F32x8> sum) HWY_ATTR {
-          const auto v = hn::LoadU(d, row + c);
-          return hn::MulAdd(v, v, sum);
-        },
-        [=](std::int64_t c) { return row[c] * row[c]; });
-  }
-}
-
 void SquareOffsetsImpl(const RowList& list, const float* x, float* squares) {
   const F32x8 d;
   for (std::int64_t i = 0; i < list.count; ++i) {
@@ -124,17 +109,12 @@ HWY_AFTER_NAMESPACE();
 namespace attnd::engine {
 HWY_EXPORT(SumRowsImpl);
 HWY_EXPORT(DotRowsImpl);
-HWY_EXPORT(SquareRowsImpl);
 HWY_EXPORT(SquareOffsetsImpl);
 
 void SumRows(const RowList& list, double* sums) { HWY_DYNAMIC_DISPATCH(SumRowsImpl)(list, sums); }
 
 void DotRows(const RowList& list, const float* x, float* dots) {
   HWY_DYNAMIC_DISPATCH(DotRowsImpl)(list, x, dots);
-}
-
-void SquareRows(const RowList& list, float* squares) {
-  HWY_DYNAMIC_DISPATCH(SquareRowsImpl)(list, squares);
 }
 
 void SquareOffsets(const RowList& list, const float* x, float* squares) {

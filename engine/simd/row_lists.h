@@ -26,9 +26,6 @@ void SumRows(const RowList& list, double* sums);
 // dots[i] = Dot(row i, x).
 void DotRows(const RowList& list, const float* x, float* dots);
 
-// squares[i] = Dot(row i, row i).
-void SquareRows(const RowList& list, float* squares);
-
 // squares[i] = Dot(o, o) for o = row i - x, component by component in f32.
 void SquareOffsets(const RowList& list, const float* x, float* squares);
 

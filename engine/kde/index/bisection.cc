@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <limits>
 
 #include "engine/block.h"
 #include "engine/simd/row_lists.h"
@@ -74,22 +73,10 @@ void Bisection::FindCentres(const Range& range) {
       to[c] = static_cast<float>(sums[c] / static_cast<double>(of.count));
     }
   };
-  std::vector<float> squares(sample_.size());
-  std::vector<float> dots(sample_.size());
-  SquareRows(sample, squares.data());
+  dots_.resize(sample_.size());
   const auto farthest = [&](const std::vector<float>& from) {
-    DotRows(sample, from.data(), dots.data());
-    std::int64_t best = 0;
-    float largest = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < sampled; ++i) {
-      // Squared distance without the part that all keys share.
-      const float distance = squares[Index(i)] - 2.0F * dots[Index(i)];
-      if (distance > largest) {
-        largest = distance;
-        best = i;
-      }
-    }
-    return sample.row(best);
+    SquareOffsets(sample, from.data(), dots_.data());
+    return sample.row(std::max_element(dots_.begin(), dots_.end()) - dots_.begin());
   };
   mean(sample, low_);
   std::copy_n(farthest(low_), keys_.dim, low_.begin());
@@ -101,11 +88,11 @@ void Bisection::FindCentres(const Range& range) {
       middle_ += direction_[c] * 0.5F * (high_[c] + low_[c]);
     }
     if (iteration == kIterations) return;
-    DotRows(sample, direction_.data(), dots.data());
+    DotRows(sample, direction_.data(), dots_.data());
     low_keys_.clear();
     high_keys_.clear();
     for (std::int64_t i = 0; i < sampled; ++i) {
-      (dots[Index(i)] > middle_ ? high_keys_ : low_keys_).push_back(sample_[Index(i)]);
+      (dots_[Index(i)] > middle_ ? high_keys_ : low_keys_).push_back(sample_[Index(i)]);
     }
     if (high_keys_.empty() || low_keys_.empty()) return;
     mean(list(low_keys_), low_);

@@ -55,7 +55,7 @@ class Bisection {
   std::vector<std::int32_t> sample_;
   std::vector<std::int32_t> low_keys_;  // of the sample, nearer to the low centre
   std::vector<std::int32_t> high_keys_;
-  std::vector<float> dots_;  // of keys and the direction
+  std::vector<float> dots_;  // of keys and the direction, or squared distances
   std::vector<std::uint64_t> projections_;
 };
 

@@ -11,6 +11,7 @@
 #include "engine/kde/index/leaf_assignment.h"
 #include "engine/simd/maps.h"
 #include "engine/simd/nearest.h"
+#include "engine/simd/totals.h"
 #include "engine/simd/transpose.h"
 
 namespace attnd::engine {
@@ -76,7 +77,7 @@ void HeadBuild::GatherBlock(const BlockView<float>& block, const std::int32_t* r
 void HeadBuild::Gather() {
   const std::int64_t count = input_.CountKeys();
   index_ = std::make_unique<HeadIndex>(layout_, input_.span.tokens, count);
-  keys_.resize(Index(count * layout_.key_dim));
+  keys_ = AlignedBuffer<float>::Uninitialized(count * layout_.key_dim);
   values_.resize(Index(count));
   tokens_.resize(Index(count));
   std::int32_t row = 0;
@@ -153,8 +154,7 @@ void HeadBuild::BeginMetric(bool fits) {
   const auto n = static_cast<double>(index_->keys());
   std::vector<double> sums(Index(layout_.key_dim));
   for (std::int64_t i = 0; fits && i < index_->keys(); ++i) {
-    const float* key = keys_.data() + i * layout_.key_dim;
-    for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += static_cast<double>(key[c]);
+    AddToTotals(keys_.data() + i * layout_.key_dim, 1.0, sums.data(), layout_.key_dim);
   }
   std::vector<float> centre;
   for (const double sum : sums) {

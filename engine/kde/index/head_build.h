@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/aligned_buffer.h"
 #include "engine/kde/index/bisection.h"
 #include "engine/kde/index/head_index.h"
 #include "engine/kde/index/index_span.h"
@@ -68,7 +69,7 @@ class HeadBuild {
   double done_cost_ = 0.0;
   double total_cost_ = 1.0;
 
-  std::vector<float> keys_;           // [keys, d_k] in the order of tokens
+  AlignedBuffer<float> keys_;         // [keys, d_k] in the order of tokens
   std::vector<const float*> values_;  // [keys] rows where they lie
   std::vector<std::int32_t> tokens_;  // [keys]
   std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
