@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "engine/block.h"
+#include "engine/simd/nearest.h"
 #include "engine/simd/row_lists.h"
 
 namespace attnd::engine {
@@ -58,14 +59,11 @@ Bisection::Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order)
 void Bisection::FindCentres(const Range& range) {
   const std::int64_t count = range.end - range.first;
   const std::int64_t sampled = std::clamp(count / 4, kLeastSample, kMostSample);
-  sample_.resize(Index(sampled));
+  for (auto* const keys : {&sample_, &low_keys_, &high_keys_}) keys->resize(Index(sampled));
   for (std::int64_t i = 0; i < sampled; ++i) {
     sample_[Index(i)] = order_[Index(range.first + i * count / sampled)];
   }
-  const auto list = [&](const std::vector<std::int32_t>& order) {
-    return RowList{keys_.rows, keys_.dim, order.data(), static_cast<std::int64_t>(order.size())};
-  };
-  const RowList sample = list(sample_);
+  const RowList sample = {keys_.rows, keys_.dim, sample_.data(), sampled};
   std::vector<double> sums(Index(keys_.dim));
   const auto mean = [&](const RowList& of, std::vector<float>& to) {
     SumRows(of, sums.data());
@@ -82,21 +80,20 @@ void Bisection::FindCentres(const Range& range) {
   std::copy_n(farthest(low_), keys_.dim, low_.begin());
   std::copy_n(farthest(low_), keys_.dim, high_.begin());
   for (int iteration = 0;; ++iteration) {
-    middle_ = 0.0F;
-    for (std::size_t c = 0; c < direction_.size(); ++c) {
-      direction_[c] = high_[c] - low_[c];
-      middle_ += direction_[c] * 0.5F * (high_[c] + low_[c]);
-    }
+    for (std::size_t c = 0; c < direction_.size(); ++c) direction_[c] = high_[c] - low_[c];
+    middle_ = 0.5F * (Dot(direction_.data(), high_.data(), keys_.dim) +
+                      Dot(direction_.data(), low_.data(), keys_.dim));
     if (iteration == kIterations) return;
     DotRows(sample, direction_.data(), dots_.data());
-    low_keys_.clear();
-    high_keys_.clear();
+    // Without a branch, which would be guessed wrong half of the time.
+    std::int64_t low_count = 0;
     for (std::int64_t i = 0; i < sampled; ++i) {
-      (dots_[Index(i)] > middle_ ? high_keys_ : low_keys_).push_back(sample_[Index(i)]);
+      low_keys_[Index(low_count)] = high_keys_[Index(i - low_count)] = sample_[Index(i)];
+      low_count += dots_[Index(i)] > middle_ ? 0 : 1;
     }
-    if (high_keys_.empty() || low_keys_.empty()) return;
-    mean(list(low_keys_), low_);
-    mean(list(high_keys_), high_);
+    if (low_count == 0 || low_count == sampled) return;
+    mean({keys_.rows, keys_.dim, low_keys_.data(), low_count}, low_);
+    mean({keys_.rows, keys_.dim, high_keys_.data(), sampled - low_count}, high_);
   }
 }
 
