@@ -21,7 +21,7 @@ find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(ZLIB REQUIRED)
-pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy libhwy-contrib)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
 # The OpenMP runtime that Debian's oneDNN runs on, whatever the compiler: find_package(OpenMP) would

@@ -37,6 +37,7 @@ class Scratch {
   // `count` floats on a 64-byte boundary; contents undefined.
   float* Take(std::int64_t count);
   double* TakeF64(std::int64_t count) { return reinterpret_cast<double*>(Take(2 * count)); }
+  std::int32_t* TakeI32(std::int64_t count) { return reinterpret_cast<std::int32_t*>(Take(count)); }
 
  private:
   std::vector<AlignedBuffer<float>> chunks_;

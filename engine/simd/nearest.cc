@@ -34,6 +34,22 @@ float DotImpl(const float* a, const float* b, std::int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd))) + rest;
 }
 
+float SquaredDistanceImpl(const float* a, const float* b, std::int64_t n) {
+  const F32x8 d;
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const auto low = hn::Sub(hn::LoadU(d, a + i), hn::LoadU(d, b + i));
+    const auto high = hn::Sub(hn::LoadU(d, a + i + kLanes), hn::LoadU(d, b + i + kLanes));
+    even = hn::MulAdd(low, low, even);
+    odd = hn::MulAdd(high, high, odd);
+  }
+  float rest = 0.0F;
+  for (; i < n; ++i) rest += (a[i] - b[i]) * (a[i] - b[i]);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd))) + rest;
+}
+
 std::int64_t IndexOfLargestImpl(const float* x, const float* bias, std::int64_t n) {
   const F32x8 d;
   auto largest = hn::Set(d, kLowest);
@@ -85,11 +101,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd::engine {
 HWY_EXPORT(DotImpl);
+HWY_EXPORT(SquaredDistanceImpl);
 HWY_EXPORT(NearestOfImpl);
 HWY_EXPORT(IndexOfLargestImpl);
 
 float Dot(const float* a, const float* b, std::int64_t n) {
   return HWY_DYNAMIC_DISPATCH(DotImpl)(a, b, n);
+}
+
+float SquaredDistance(const float* a, const float* b, std::int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(SquaredDistanceImpl)(a, b, n);
 }
 
 Nearest NearestOf(const float* x, const float* bias, std::int64_t n) {

@@ -17,6 +17,9 @@ inline void PrefetchRow(const float* row, std::int64_t n) {
 // sum a[i] b[i] in f32.
 float Dot(const float* a, const float* b, std::int64_t n);
 
+// sum (a[i] - b[i])^2 in f32.
+float SquaredDistance(const float* a, const float* b, std::int64_t n);
+
 // Where x[i] + bias[i] is largest, and how far above the second largest: 0 where n is 1.
 struct Nearest {
   std::int64_t index = 0;

@@ -1,10 +1,10 @@
 #include "engine/kde/index/bisection.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
+#include <iterator>
 
-#include "engine/block.h"
+#include "engine/kde/index/ranked_rows.h"
 #include "engine/simd/nearest.h"
 #include "engine/simd/row_lists.h"
 
@@ -19,39 +19,27 @@ constexpr int kIterations = 3;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// The number of keys before the cut of a piece of `count` > 64 keys, of which `natural` lie before
-// the middle plane.
-std::int64_t CutAt(std::int64_t natural, std::int64_t count) {
-  const std::int64_t leaves = (count + kBlockTokens - 1) / kBlockTokens;
-  const std::int64_t least = std::max(leaves / 4, std::int64_t{1});
-  const std::int64_t most = std::max((3 * leaves + 3) / 4, least);
-  const std::int64_t nearest = (natural + kBlockTokens / 2) / kBlockTokens;
-  return std::min(std::clamp(nearest, least, most), leaves - 1) * kBlockTokens;
-}
-
-// A projection and its key as one number, which compares in a single step: by projections, equal
-// ones by keys.
-std::uint64_t Projection(float dot, std::int32_t key) {
-  constexpr std::uint32_t kSign = 0x80000000U;
-  const auto bits = std::bit_cast<std::uint32_t>(dot + 0.0F);  // no -0
-  const std::uint32_t ascending = (bits & kSign) != 0 ? ~bits : bits | kSign;
-  return (std::uint64_t{ascending} << 32) | static_cast<std::uint32_t>(key);
-}
-
-std::int32_t KeyOf(std::uint64_t projection) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>(projection));
+// The number of keys before the cut of `count` > `size` keys, of which `natural` lie before the
+// middle plane.
+std::int64_t CutAt(std::int64_t natural, std::int64_t count, std::int64_t size) {
+  const std::int64_t pieces = (count + size - 1) / size;
+  const std::int64_t least = std::max(pieces / 4, std::int64_t{1});
+  const std::int64_t most = std::max((3 * pieces + 3) / 4, least);
+  const std::int64_t nearest = (natural + size / 2) / size;
+  return std::min(std::clamp(nearest, least, most), pieces - 1) * size;
 }
 
 }  // namespace
 
-Bisection::Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order)
+Bisection::Bisection(const KeyMatrix& keys, std::span<std::int32_t> order, std::int64_t size)
     : keys_(keys),
       order_(order),
-      steps_(std::max((keys.count + kBlockTokens - 1) / kBlockTokens - 1, std::int64_t{0})),
+      size_(size),
+      steps_(std::max((std::ssize(order) + size - 1) / size - 1, std::int64_t{0})),
       low_(Index(keys.dim)),
       high_(Index(keys.dim)),
       direction_(Index(keys.dim)) {
-  if (steps_ > 0) open_.push_back({0, keys.count});
+  if (steps_ > 0) open_.push_back({0, std::ssize(order)});
 }
 
 // 2-means of an evenly spaced sample, begun with the key farthest from the sample's mean and the
@@ -105,16 +93,16 @@ void Bisection::Cut(const Range& range) {
   DotRows({keys_.rows, keys_.dim, order, count}, direction_.data(), dots_.data());
   std::int64_t natural = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    projections_[Index(i)] = Projection(dots_[Index(i)], order[i]);
+    projections_[Index(i)] = RankedRow(dots_[Index(i)], order[i]);
     natural += dots_[Index(i)] <= middle_ ? 1 : 0;
   }
-  const std::int64_t cut = CutAt(natural, count);
+  const std::int64_t cut = CutAt(natural, count, size_);
   // No two are equal, so that both sides are well defined.
   std::nth_element(projections_.begin(), projections_.begin() + cut, projections_.end());
-  for (std::int64_t i = 0; i < count; ++i) order[i] = KeyOf(projections_[Index(i)]);
+  for (std::int64_t i = 0; i < count; ++i) order[i] = RowOf(projections_[Index(i)]);
   for (const Range part :
        {Range{range.first, range.first + cut}, Range{range.first + cut, range.end}}) {
-    if (part.end - part.first > kBlockTokens) open_.push_back(part);
+    if (part.end - part.first > size_) open_.push_back(part);
   }
 }
 

@@ -1,16 +1,18 @@
 // Where clustering starts: a set of keys is cut in two at the middle between two centres, and the
-// halves again, until every piece fits a leaf of 64 keys.
+// halves again, until every piece fits a leaf of 64 keys; so are means of leaves, until every piece
+// fits a branch.
 //
-// The two centres are the 2-means of a sample. The cut is put at the multiple of 64 keys nearest to
-// the middle plane, but never beyond a quarter of the piece, so that all leaves but the last one
-// are full and the depth is bounded. Pieces that are neighbours in the tree are neighbours in the
-// order.
+// The two centres are the 2-means of a sample. The cut is put at the multiple of a piece's size
+// nearest to the middle plane, but never beyond a quarter of what is cut, so that all pieces but
+// the last one are full and the depth is bounded. Pieces that are neighbours in the tree are
+// neighbours in the order.
 //
 // A pure function of the keys. Not thread-safe; cannot fail but for std::bad_alloc.
 #ifndef ATTND_ENGINE_KDE_INDEX_BISECTION_H_
 #define ATTND_ENGINE_KDE_INDEX_BISECTION_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace attnd::engine {
@@ -26,10 +28,11 @@ struct KeyMatrix {
 
 class Bisection {
  public:
-  // Permutes `order`, which holds the numbers below keys.count.
-  Bisection(const KeyMatrix& keys, std::vector<std::int32_t>& order);
+  // Permutes `order`, which holds numbers of keys and outlives this. No piece will have more than
+  // `size`.
+  Bisection(const KeyMatrix& keys, std::span<std::int32_t> order, std::int64_t size);
 
-  // Cuts one piece. True when every piece is a leaf.
+  // Cuts one piece. True when none is larger than it may be.
   bool Step();
 
   // Calls of Step() that there will be, at least.
@@ -45,9 +48,10 @@ class Bisection {
   void Cut(const Range& range);
 
   const KeyMatrix keys_;
-  std::vector<std::int32_t>& order_;
+  const std::span<std::int32_t> order_;
+  const std::int64_t size_;
   const std::int64_t steps_;
-  std::vector<Range> open_;  // pieces of more than a leaf
+  std::vector<Range> open_;  // larger pieces
   std::vector<float> low_;   // the centres
   std::vector<float> high_;
   std::vector<float> direction_;

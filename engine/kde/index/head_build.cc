@@ -4,9 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <numeric>
+#include <iterator>
 #include <span>
 
+#include "engine/gemm.h"
 #include "engine/kde/index/branch_summary.h"
 #include "engine/kde/index/leaf_assignment.h"
 #include "engine/simd/maps.h"
@@ -17,9 +18,14 @@
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kReassignments = 2;
-// Spans on the ladder do not last.
-constexpr std::int64_t kLadderReassignments = 1;
+// Keys move within their group, isolated ones are set apart, and the others move once more within
+// so many neighbouring leaves; in the shortest spans they move once.
+constexpr std::int64_t kNearLeaves = 64;
+constexpr std::int64_t kNearKeys = kNearLeaves * kBlockTokens;
+constexpr std::int64_t kLeastNearLeaves = 8;
+
+// Spans of fewer leaves do not last.
+constexpr std::int64_t kLeastTwinLeaves = 32;
 
 // Of the centre's products with keys.
 constexpr double kMostTilt = 1.0;
@@ -29,8 +35,10 @@ constexpr float kMostComponent = 1e15F;
 
 // What the stages cost, in nanoseconds per key of 128 components (Zen 4), to share the work out.
 constexpr double kGatherCost = 200.0;
-constexpr double kBisectCost = 60.0;   // and level
+constexpr double kCutCost = 60.0;  // and level
+constexpr double kOrderCost = 40.0;
 constexpr double kReassignCost = 2.0;  // and leaf of the group
+constexpr double kTwinCost = 150.0;
 constexpr double kLeafCost = 400.0;
 constexpr double kMetricCost = 500.0;
 constexpr double kSlopeCost = 300.0;
@@ -42,6 +50,8 @@ constexpr std::int64_t kAhead = 4;
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 }  // namespace
 
 HeadBuild::HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head,
@@ -49,14 +59,16 @@ HeadBuild::HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int
     : layout_(layout), input_(input), head_(head), scale_(scale), values_seen_(layout.value_dim) {}
 
 std::int64_t HeadBuild::WorkBytes(const BlockLayout& layout, std::int64_t tokens) {
-  // Rows, pointers to values, tokens, order and roots; a bisection's projections come before
-  // calibration.
+  // Rows, pointers to values, tokens, order and roots; then what the costliest of the first stages
+  // has: means of leaves and sixteen bytes per key.
   const std::int64_t per_key =
-      layout.key_dim * static_cast<std::int64_t>(sizeof(float)) + 8 + 4 + 4 + 4 + 8;
+      layout.key_dim * static_cast<std::int64_t>(sizeof(float)) + 8 + 4 + 4 + 4 + 16;
+  const std::int64_t means = RoundUp(tokens, kBlockTokens * kGemmColumnMultiple) / kBlockTokens *
+                             layout.key_dim * static_cast<std::int64_t>(sizeof(float));
   // 64 queries: six numbers per leaf, and the sums of their bands.
   const std::int64_t calibration = 64 * (tokens / kBlockTokens + kBlockTokens) * 24 +
                                    64 * (kThresholds + 1) * 2 * (layout.padded_value_dim + 2) * 8;
-  return tokens * per_key + calibration;
+  return tokens * per_key + means + calibration;
 }
 
 void HeadBuild::Advance(double cost, std::int64_t steps, Stage next) {
@@ -74,78 +86,102 @@ void HeadBuild::GatherBlock(const BlockView<float>& block, const std::int32_t* r
   }
 }
 
+// Rows of keys_ are in the order of tokens, rows of order_ leaf by leaf.
+void HeadBuild::GatherSpan(const HeadIndex& from, std::int64_t offset,
+                           std::vector<std::int32_t>& loose) {
+  std::vector<std::int32_t> rows(Index(from.leaves() * kBlockTokens), -1);
+  for (std::int64_t token = 0; token < from.tokens(); ++token) {
+    const std::int32_t place = from.place(token);
+    if (place < 0) continue;
+    rows[Index(place)] = static_cast<std::int32_t>(tokens_.size());
+    tokens_.push_back(static_cast<std::int32_t>(offset + token));
+  }
+  for (std::int64_t leaf = 0; leaf < from.leaves(); ++leaf) {
+    const std::int32_t* of_leaf = rows.data() + leaf * kBlockTokens;
+    GatherBlock(from.leaf(leaf), of_leaf);
+    const bool alike = std::isfinite(from.summaries().stats().variances[leaf]);
+    std::vector<std::int32_t>& into = alike && from.LeafKeys(leaf) == kBlockTokens ? order_ : loose;
+    std::copy_if(of_leaf, of_leaf + kBlockTokens, std::back_inserter(into),
+                 [](std::int32_t row) { return row >= 0; });
+  }
+}
+
 void HeadBuild::Gather() {
   const std::int64_t count = input_.CountKeys();
   index_ = std::make_unique<HeadIndex>(layout_, input_.span.tokens, count);
   keys_ = AlignedBuffer<float>::Uninitialized(count * layout_.key_dim);
   values_.resize(Index(count));
-  tokens_.resize(Index(count));
-  std::int32_t row = 0;
-  std::vector<std::int32_t> rows;
+  tokens_.reserve(Index(count));
+  order_.reserve(Index(count));
+  std::vector<std::int32_t> loose;
   for (const auto& piece : input_.spans) {
-    const HeadIndex& from = *piece->heads[Index(head_)];
-    const std::int64_t offset = piece->span.first - input_.span.first;
-    rows.assign(Index(from.leaves() * kBlockTokens), -1);
-    for (std::int64_t token = 0; token < from.tokens(); ++token) {
-      const std::int32_t place = from.place(token);
-      if (place < 0) continue;
-      tokens_[Index(row)] = static_cast<std::int32_t>(offset + token);
-      rows[Index(place)] = row++;
-    }
-    for (std::int64_t leaf = 0; leaf < from.leaves(); ++leaf) {
-      GatherBlock(from.leaf(leaf), rows.data() + leaf * kBlockTokens);
-    }
+    GatherSpan(*piece->heads[Index(head_)], piece->span.first - input_.span.first, loose);
   }
-  rows.resize(Index(kBlockTokens));
+  kept_leaves_ = std::ssize(order_) / kBlockTokens;
+  order_.insert(order_.end(), loose.begin(), loose.end());
+  std::array<std::int32_t, kBlockTokens> rows;
   for (const auto& block : input_.blocks) {
     for (std::int64_t j = 0; j < kBlockTokens; ++j) {
       const bool valid = ((block->valid >> j) & 1U) != 0;
-      if (valid) {
-        tokens_[Index(row)] = static_cast<std::int32_t>(block->first + j - input_.span.first);
-      }
-      rows[Index(j)] = valid ? row++ : -1;
+      rows[Index(j)] = valid ? static_cast<std::int32_t>(tokens_.size()) : -1;
+      if (!valid) continue;
+      order_.push_back(rows[Index(j)]);
+      tokens_.push_back(static_cast<std::int32_t>(block->first + j - input_.span.first));
     }
     GatherBlock(block->view(layout_, head_), rows.data());
   }
-  order_.resize(Index(count));
   roots_.resize(Index(index_->leaves() * kBlockTokens));
-  std::iota(order_.begin(), order_.end(), 0);
   PlanCosts();
-}
-
-std::int64_t HeadBuild::reassignments() const {
-  return is_main() ? kReassignments : kLadderReassignments;
 }
 
 void HeadBuild::PlanCosts() {
   const auto keys = static_cast<double>(index_->keys());
-  const auto leaves = static_cast<double>(index_->leaves());
-  const double group = std::min(leaves, static_cast<double>(kGroupLeaves));
-  total_cost_ =
-      1.0 + keys * (kGatherCost + kBisectCost * std::log2(leaves + 1.0) +
-                    static_cast<double>(reassignments()) * kReassignCost * group + kLeafCost +
-                    kCalibrateCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost + kBranchCost);
+  const double loose = keys - static_cast<double>(kept_leaves_ * kBlockTokens);
+  first_leaves_cost_ =
+      loose * kCutCost * std::log2(loose / static_cast<double>(kBlockTokens) + 1.0) +
+      (kept_leaves_ > 0 ? keys * kOrderCost : 0.0);
+  const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
+  const auto near =
+      static_cast<double>(NearPieces() > 0 ? std::min(index_->leaves(), kNearLeaves) : 0);
+  reassign_cost_ = keys * kReassignCost * (near + group);
+  total_cost_ = 1.0 + first_leaves_cost_ + reassign_cost_ +
+                keys * (kGatherCost + kLeafCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost +
+                        kBranchCost + (calibrates() ? kCalibrateCost : 0.0));
+}
+
+std::int64_t HeadBuild::NearPieces() const {
+  return index_->leaves() >= kLeastNearLeaves ? CeilDivide(index_->keys(), kNearKeys) : 0;
+}
+
+std::span<std::int32_t> HeadBuild::Piece(std::int64_t piece, std::int64_t keys) {
+  const std::int64_t first = piece * keys;
+  return std::span(order_).subspan(Index(first), Index(std::min(keys, index_->keys() - first)));
 }
 
 void HeadBuild::Reassign(Scratch& scratch) {
-  const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
-  const std::int64_t first = step_ % groups * kGroupKeys;
-  const std::int64_t count = std::min(kGroupKeys, index_->keys() - first);
   const KeyMatrix keys = {keys_.data(), index_->keys(), layout_.key_dim};
-  const std::span<std::int32_t> group = std::span(order_).subspan(Index(first), Index(count));
-  if (step_ / groups + 1 < reassignments()) {
-    ReassignLeaves(keys, group, scratch);
-    return;
+  const std::int64_t groups = CeilDivide(index_->keys(), kGroupKeys);
+  if (step_ < groups) {
+    ReassignLeaves(keys, Piece(step_, kGroupKeys), scratch);
+    SetIsolatedKeysApart(keys, Piece(step_, kGroupKeys));
+  } else {
+    const std::int64_t piece = step_ - groups;
+    const std::int64_t group = piece * kNearKeys / kGroupKeys;
+    const std::int64_t first = piece * kNearKeys - group * kGroupKeys;
+    const std::int64_t alike =
+        FirstIsolatedLeaf(std::ssize(Piece(group, kGroupKeys))) * kBlockTokens - first;
+    const std::span<std::int32_t> near = Piece(piece, kNearKeys);
+    ReassignLeaves(keys, near.first(Index(std::min(std::ssize(near), alike))), scratch);
   }
-  SetIsolatedKeysApart(keys, group);
-  ReassignLeaves(keys, group.first(Index(std::min(count, FirstIsolatedLeaf(count) * kBlockTokens))),
-                 scratch);
+  Advance(reassign_cost_, groups + NearPieces(),
+          index_->leaves() >= kLeastTwinLeaves ? Stage::kTwins : Stage::kLeaves);
 }
 
 // The centre is the mean of the keys as queries, in f64, but so short that its products with keys
 // deviate by kMostTilt at most: one giant key would else decide it, and about a centre far from all
 // queries a leaf's weights tell of the wrong keys. Zero where squares of keys leave f32.
 void HeadBuild::BeginMetric(bool fits) {
+  if (!calibrates()) return;
   if (!is_main()) {
     index_->ShareMetric(input_.lender->heads[Index(head_)]->metric(), /*own=*/false);
     return;
@@ -214,35 +250,39 @@ void HeadBuild::Step(Scratch& scratch) {
       const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
       const auto keys = static_cast<double>(index_->keys());
       if (index_->keys() > 0) BeginMetric(fits);
-      Stage next = fits ? Stage::kBisect : Stage::kLeaves;
+      Stage next = fits ? Stage::kFirstLeaves : Stage::kLeaves;
       if (index_->keys() == 0) next = Stage::kDone;
-      if (next == Stage::kBisect) {
-        bisection_.emplace(KeyMatrix{keys_.data(), index_->keys(), layout_.key_dim}, order_);
+      if (next == Stage::kFirstLeaves) {
+        first_leaves_.emplace(KeyMatrix{keys_.data(), index_->keys(), layout_.key_dim},
+                              kept_leaves_, order_);
       }
       Advance(keys * kGatherCost, 1, next);
       return;
     }
-    case Stage::kBisect: {
-      bisection_->Step();
-      const double levels = std::log2(static_cast<double>(index_->leaves()) + 1.0);
-      Advance(static_cast<double>(index_->keys()) * kBisectCost * levels, bisection_->steps(),
-              Stage::kReassign);
+    case Stage::kFirstLeaves:
+      first_leaves_->Step();
+      Advance(first_leaves_cost_, first_leaves_->steps(), Stage::kReassign);
       return;
-    }
-    case Stage::kReassign: {
-      bisection_.reset();
+    case Stage::kReassign:
+      first_leaves_.reset();
       grouped_ = true;
       Reassign(scratch);
-      const std::int64_t groups = (index_->keys() + kGroupKeys - 1) / kGroupKeys;
-      const auto group = static_cast<double>(std::min(index_->leaves(), kGroupLeaves));
-      Advance(static_cast<double>(reassignments() * index_->keys()) * kReassignCost * group,
-              reassignments() * groups, Stage::kLeaves);
       return;
-    }
+    case Stage::kTwins:
+      if (!twins_) {
+        twins_.emplace(KeyMatrix{keys_.data(), index_->keys(), layout_.key_dim}, order_);
+      }
+      twins_->Step(scratch);
+      Advance(static_cast<double>(index_->keys()) * kTwinCost, TwinKeys::Steps(index_->keys()),
+              Stage::kLeaves);
+      return;
     case Stage::kLeaves: {
+      twins_.reset();
       WriteLeaf(step_);
-      values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
-                       index_->leaf(step_).valid);
+      if (calibrates()) {
+        values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
+                         index_->leaf(step_).valid);
+      }
       // While the leaf is in the cache.
       double cost = kLeafCost;
       if (metric_ != nullptr) {
@@ -264,7 +304,8 @@ void HeadBuild::Step(Scratch& scratch) {
     case Stage::kBranches:
       SummarizeBranch(index_->summaries(), index_->metric().get(), step_, index_->branches());
       Advance(static_cast<double>(index_->keys()) * kBranchCost, index_->branches().count(),
-              Stage::kCalibrate);
+              calibrates() ? Stage::kCalibrate : Stage::kDone);
+      if (stage_ == Stage::kDone) index_->SetErrors(input_.lender->heads[Index(head_)]->errors());
       return;
     case Stage::kCalibrate:
       if (!calibration_) calibration_.emplace(*index_, scale_, scratch);

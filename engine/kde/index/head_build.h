@@ -1,23 +1,26 @@
-// Building the index of one span and kv-head, in steps: gather the keys, cut them in leaves, let
+// Building the index of one span and kv-head, in steps: gather the keys, put them in leaves, let
 // them change leaves, write the leaves with their summaries, and learn from the span's own keys how
-// good summaries are. A main span also learns what leaves have in common; others borrow that.
+// good summaries are. A main span also learns what leaves have in common; others borrow that, and
+// the shortest do without.
 //
-// A pure function of the tokens, whatever pieces they lay in before. Not thread-safe; a step may
-// throw std::bad_alloc, after which the build is to be dropped.
+// A pure function of the tokens and of the leaves that they lay in before. Not thread-safe; a step
+// may throw std::bad_alloc, after which the build is to be dropped.
 #ifndef ATTND_ENGINE_KDE_INDEX_HEAD_BUILD_H_
 #define ATTND_ENGINE_KDE_INDEX_HEAD_BUILD_H_
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/aligned_buffer.h"
-#include "engine/kde/index/bisection.h"
+#include "engine/kde/index/first_leaves.h"
 #include "engine/kde/index/head_index.h"
 #include "engine/kde/index/index_span.h"
 #include "engine/kde/index/mass_calibration.h"
+#include "engine/kde/index/twin_keys.h"
 #include "engine/kde/value_spread.h"
 #include "engine/scratch.h"
 
@@ -29,8 +32,8 @@ class HeadBuild {
   HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head, float scale);
 
   // Does the next step: of a few hundred microseconds for most, but gathering all keys is one, of
-  // up to 50 ms for the longest spans of 128 components, as is reassigning a group (15 ms) and what
-  // calibration ends with.
+  // up to 50 ms for the longest spans of 128 components, as is finding the keys that look for
+  // twins, reassigning a group (15 ms) and what calibration ends with.
   void Step(Scratch& scratch);
   bool done() const { return stage_ == Stage::kDone; }
   // How much of the work is done, 0 to 1.
@@ -42,11 +45,25 @@ class HeadBuild {
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
  private:
-  enum class Stage { kGather, kBisect, kReassign, kLeaves, kSlopes, kBranches, kCalibrate, kDone };
+  enum class Stage {
+    kGather,
+    kFirstLeaves,
+    kReassign,
+    kTwins,
+    kLeaves,
+    kSlopes,
+    kBranches,
+    kCalibrate,
+    kDone
+  };
 
   void PlanCosts();
   void Gather();
+  void GatherSpan(const HeadIndex& from, std::int64_t offset, std::vector<std::int32_t>& loose);
   void GatherBlock(const BlockView<float>& block, const std::int32_t* rows);
+  std::int64_t NearPieces() const;
+  // Neighbouring leaves of so many keys: the piece-th part of order_.
+  std::span<std::int32_t> Piece(std::int64_t piece, std::int64_t keys);
   void Reassign(Scratch& scratch);
   void BeginMetric(bool fits);
   void WriteLeaf(std::int64_t leaf);
@@ -55,7 +72,11 @@ class HeadBuild {
     return index_->means(leaf, roots_.data() + leaf * kBlockTokens);
   }
   bool is_main() const { return input_.lender == nullptr; }
-  std::int64_t reassignments() const;
+  // Spans of 4 and 16 leaves take what their lender found.
+  bool calibrates() const {
+    return is_main() || input_.span.tokens > 4 * kLeastLadderTokens ||
+           input_.lender->heads[static_cast<std::size_t>(head_)]->keys() == 0;
+  }
   void Advance(double cost, std::int64_t steps, Stage next);
 
   const BlockLayout layout_;
@@ -68,13 +89,17 @@ class HeadBuild {
   std::int64_t step_ = 0;  // of the stage
   double done_cost_ = 0.0;
   double total_cost_ = 1.0;
+  double first_leaves_cost_ = 0.0;
+  double reassign_cost_ = 0.0;
 
   AlignedBuffer<float> keys_;         // [keys, d_k] in the order of tokens
   std::vector<const float*> values_;  // [keys] rows where they lie
   std::vector<std::int32_t> tokens_;  // [keys]
   std::vector<std::int32_t> order_;   // [keys] rows of keys_, leaf by leaf
   std::vector<float> roots_;          // [leaves][64], of the keys' weights in their leaves
-  std::optional<Bisection> bisection_;
+  std::int64_t kept_leaves_ = 0;      // full leaves at the beginning of order_, after gathering
+  std::optional<FirstLeaves> first_leaves_;
+  std::optional<TwinKeys> twins_;
   bool grouped_ = false;  // isolated keys were set apart
   ValueSpread values_seen_;
   std::shared_ptr<LeafMetric> metric_;  // that is being learned

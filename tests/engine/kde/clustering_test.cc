@@ -24,7 +24,7 @@ std::vector<std::int32_t> InOrder(std::int64_t count) {
 
 std::vector<std::int32_t> Bisected(const KeyMatrix& keys) {
   std::vector<std::int32_t> order = InOrder(keys.count);
-  Bisection bisection(keys, order);
+  Bisection bisection(keys, order, kBlockTokens);
   std::int64_t steps = 1;
   while (!bisection.Step()) ++steps;
   EXPECT_LE(steps, std::max(bisection.steps(), std::int64_t{1}));

@@ -26,6 +26,20 @@ TEST(NearestTest, DotsAreSums) {
   }
 }
 
+TEST(NearestTest, SquaredDistancesAreSums) {
+  for (std::int64_t n = 0; n < 70; ++n) {
+    const std::vector<float> a = RandomValues(n, 5);
+    const std::vector<float> b = RandomValues(n, 6);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const double off = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+      sum += off * off;
+    }
+    EXPECT_NEAR(static_cast<double>(SquaredDistance(a.data(), b.data(), n)), sum, 1e-5 * (1 + sum))
+        << n;
+  }
+}
+
 TEST(NearestTest, FindsTheLargestAndItsMargin) {
   for (std::int64_t n = 1; n < 70; ++n) {
     const std::vector<float> x = RandomValues(n, 3);
