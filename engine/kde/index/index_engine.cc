@@ -59,16 +59,18 @@ class IndexEngine final : public KdeModeEngine {
   }
 
   std::int64_t fixed_bytes() const override {
-    // A thousand tokens or so are raw blocks; they count as tokens.
+    // Tokens in raw blocks count as tokens; of the shortest spans there are three at most, whose
+    // summaries are padding for the most part.
     return static_cast<std::int64_t>(sizeof(IndexState)) + Tail::Bytes(shape(), {}) +
            shape().kv_heads * ValueSpread::Bytes(shape().value_dim) +
-           AuditRecord::Bytes(shape().kv_heads);
+           AuditRecord::Bytes(shape().kv_heads) +
+           3 * std::max(LadderBytes(kLeastLadderTokens) - kLeastLadderTokens * bytes_per_token(),
+                        std::int64_t{0});
   }
-  // Of the shortest spans, whose summaries weigh most.
+  // Of spans of 1,024 tokens: longer ones have less padding.
   std::int64_t bytes_per_token() const override {
-    const std::int64_t bytes =
-        IndexSpan::Bytes(BlockLayout(shape()), {kLeastMainTokens, kLeastLadderTokens});
-    return (bytes + kLeastLadderTokens - 1) / kLeastLadderTokens;
+    constexpr std::int64_t kTokens = 4 * kLeastLadderTokens;
+    return (LadderBytes(kTokens) + kTokens - 1) / kTokens;
   }
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
     return Tail::Bytes(shape(), {}) + (count + kBlockTokens) * bytes_per_token() +
@@ -78,6 +80,11 @@ class IndexEngine final : public KdeModeEngine {
   std::int64_t RowsRead(std::int64_t position) const override {
     return position <= kLeastAutoTokens ? RoundUp(position, kBlockTokens)
                                         : kLeastAutoTokens + position / kBlockTokens;
+  }
+
+ private:
+  std::int64_t LadderBytes(std::int64_t tokens) const {
+    return IndexSpan::Bytes(BlockLayout(shape()), {kLeastMainTokens, tokens});
   }
 };
 

@@ -12,13 +12,13 @@ constexpr std::int64_t kMainSpans[] = {
     kLeastMainTokens,      2 * kLeastMainTokens,  4 * kLeastMainTokens, 8 * kLeastMainTokens,
     16 * kLeastMainTokens, 32 * kLeastMainTokens, kEpochTokens};
 static_assert(kEpochTokens == 64 * kLeastMainTokens);
-constexpr std::int64_t kLadderSpans[] = {16 * kLeastLadderTokens, 4 * kLeastLadderTokens,
-                                         kLeastLadderTokens};  // descending
+constexpr std::int64_t kLadderSpans[] = {64 * kLeastLadderTokens, 16 * kLeastLadderTokens,
+                                         4 * kLeastLadderTokens, kLeastLadderTokens};  // descending
 
 // A main span is 31 of 32 parts; its build ends a block before the last part does.
 constexpr std::int64_t MainBuildTokens(std::int64_t tokens) { return tokens / 31 - kBlockTokens; }
 constexpr std::int64_t LadderBuildTokens(std::int64_t tokens) {
-  return std::max(tokens / 16, 2 * kBlockTokens);
+  return std::max(tokens / 16, kBlockTokens);
 }
 
 // Within an epoch positions count from its first token on. The length of the main span at one.
@@ -71,6 +71,20 @@ std::int64_t LadderSpanAt(std::int64_t main, std::int64_t first, std::int64_t se
   return 0;
 }
 
+// Whether a ladder span is in use when it becomes visible: not where the next main span is sooner,
+// or a longer span that holds it as soon.
+bool EverVisible(std::int64_t main, std::int64_t first, std::int64_t tokens) {
+  const std::int64_t visible = LadderVisibleFrom(main, first, tokens);
+  if (MainSpanAt(visible) != main) return false;
+  std::int64_t at = main;
+  while (at < first) {
+    const std::int64_t before = LadderSpanAt(main, at, visible);
+    if (before == 0) return false;
+    at += before;
+  }
+  return at == first && LadderSpanAt(main, first, visible) == tokens;
+}
+
 }  // namespace
 
 bool IsMainSpan(const SpanBounds& span) {
@@ -117,10 +131,7 @@ std::vector<SpanBounds> SpansEndingAt(std::int64_t sealed) {
     const std::int64_t first = end - *tokens;
     const std::int64_t main = MainSpanBefore(first);
     if (main == 0 || !OnLadder(main, first, *tokens)) continue;
-    // Not where the next main span is sooner.
-    if (MainSpanAt(LadderVisibleFrom(main, first, *tokens)) == main) {
-      spans.push_back(InStream(epoch, first, *tokens));
-    }
+    if (EverVisible(main, first, *tokens)) spans.push_back(InStream(epoch, first, *tokens));
   }
   for (const std::int64_t main : kMainSpans) {
     if (main == end) spans.push_back(InStream(epoch, 0, main));

@@ -49,7 +49,7 @@ class KdeBits : public ::testing::Test {
 TEST_F(KdeBits, AreThoseOfTheReference) {
   const Snapshot snapshot = exact_test::At(*engine_, tokens_, tokens_.count);
   const auto& state = static_cast<const IndexState&>(*snapshot.sealed);
-  ASSERT_EQ(state.spans().size(), 2U);
+  ASSERT_EQ(state.spans().size(), 3U);
   ASSERT_GT(state.raw_blocks().size(), 1U);
   const Asked asked = WithPositions(0, count_);
   const Answers answers = Ask(*engine_, snapshot, query(0), count_, asked);

@@ -148,8 +148,8 @@ TEST(KdeOracleTest, RowsThatReadEverythingAreExact) {
 // What no threshold can promise AUTO answers exactly, INDEX as well as it can.
 TEST(KdeOracleTest, RowsThatWouldReadMuchAreExactInAuto) {
   const LayerShape shape = {1, 2, 16, 16, 0.5F};
-  const Tokens tokens = ClusteredTokens(shape, 8192, 90, 94);
-  const std::vector<float> queries = KeysAsQueries(tokens, 101);
+  const Tokens tokens = ClusteredTokens(shape, 16384, 180, 94);
+  const std::vector<float> queries = KeysAsQueries(tokens, 202);
   const std::int64_t count = static_cast<std::int64_t>(queries.size()) / shape.query_row();
   Asked tight;
   tight.accuracy.target_error = 1e-9;

@@ -73,6 +73,26 @@ TEST(IndexStateTest, HoldsEachTokenOnceInTheSpansOfTheSchedule) {
   }
 }
 
+// Short spans do not last: what they would learn costs more than it saves.
+TEST(IndexStateTest, ShortSpansTakeWhatTheMainOneLearned) {
+  const LayerShape shape = {1, 1, 16, 16, 0.3F};
+  const std::int64_t count = 4096 + 1024 + 256 + 256;
+  const auto engine = MakeKde(shape);
+  const Snapshot snapshot = exact_test::At(*engine, ClusteredTokens(shape, count, 40, 63), count);
+  const auto& spans = static_cast<const IndexState&>(*snapshot.sealed).spans();
+  ASSERT_EQ(spans.size(), 3U);
+  const HeadIndex& main = *spans.front()->heads.front();
+  EXPECT_NE(main.metric(), nullptr);
+  EXPECT_GT(main.errors().keys, 0);
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    const HeadIndex& index = *spans[i]->heads.front();
+    EXPECT_EQ(spans[i]->span.tokens, i == 1 ? 1024 : 256);
+    EXPECT_EQ(index.metric(), nullptr);
+    EXPECT_EQ(index.errors().keys, main.errors().keys);
+    EXPECT_EQ(index.errors().errors, main.errors().errors);
+  }
+}
+
 // The server admits appends by AppendBytes and states what tokens cost by bytes_per_token.
 TEST(IndexStateTest, HoldsNoMoreMemoryThanItSays) {
   for (const LayerShape& shape : {LayerShape{1, 1, 64, 64, 1.0F}, LayerShape{2, 2, 8, 40, 1.0F},
