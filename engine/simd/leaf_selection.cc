@@ -46,7 +46,6 @@ HWY_INLINE float Total(const Sum& sum) {
 struct Prediction {
   V square_error;
   V mass;
-  V lower;
 };
 
 // n exp(q . mu + |q| R); e^80 where that is more or not a number.
@@ -71,10 +70,10 @@ HWY_INLINE Prediction Predict(const LeafStats& leaves, const LeafQuery& query, V
   const V spread =
       hn::Mul(hn::MulAdd(square, square, hn::Set(d, -1.0F)), hn::LoadU(d, leaves.noises + c));
   const V square_error = hn::Mul(hn::Mul(mass, mass), spread);
-  if (HWY_LIKELY(hn::AllTrue(d, modelled))) return {square_error, mass, lower};
+  if (HWY_LIKELY(hn::AllTrue(d, modelled))) return {square_error, mass};
   const V upper = Upper(leaves, query, log_lower, c);
   return {hn::IfThenElse(modelled, square_error, hn::Mul(upper, upper)),
-          hn::IfThenElse(modelled, mass, upper), lower};
+          hn::IfThenElse(modelled, mass, upper)};
 }
 
 HWY_INLINE V LogLower(const LeafQuery& query, const float* log_masses, std::int64_t c) {
@@ -119,8 +118,10 @@ void PredictLeavesImpl(const LeafStats& leaves, const LeafQuery& query, const fl
   }
 }
 
-LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
-                            float* log_masses, std::uint64_t* selected) {
+// `predict`: (log_lower, c) to the Prediction of leaves c to c + 7.
+template <typename Predictor>
+HWY_INLINE LeafTotals Select(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
+                             const Predictor& predict, float* log_masses, std::uint64_t* selected) {
   const F32x8 d;
   const V threshold = hn::Set(d, SquareThreshold(query.threshold));
   const V ratio = hn::Set(d, query.ratio);
@@ -139,7 +140,7 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
     for (std::int64_t v = 0; v < vectors; ++v) {
       const std::int64_t c = block * kBlock + v * kLanes;
       const V log_lower = LogLower(query, log_masses, c);
-      const Prediction leaf = Predict(leaves, query, log_lower, c);
+      const Prediction leaf = predict(log_lower, c);
       auto read = hn::Not(hn::And(hn::Le(leaf.square_error, threshold),
                                   hn::Le(log_lower, hn::Set(d, kMostLogMass))));
       if (block == own_block) {
@@ -158,12 +159,29 @@ LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std
       AddTo(slope, v, hn::Mul(weight, hn::LoadU(d, leaves.slopes + c)));
       AddTo(square_error, v, hn::IfThenZeroElse(apart, leaf.square_error));
       if (!query.bounds) continue;
-      AddTo(lower, v, hn::IfThenZeroElse(apart, leaf.lower));
+      AddTo(lower, v, hn::IfThenZeroElse(apart, ExpUpTo87(d, log_lower)));
       AddTo(upper, v, hn::IfThenZeroElse(apart, Upper(leaves, query, log_lower, c)));
     }
     selected[block] = bits;
   }
   return {Total(mass), Total(slope), Total(square_error), Total(lower), Total(upper)};
+}
+
+LeafTotals SelectLeavesImpl(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
+                            float* log_masses, std::uint64_t* selected) {
+  const auto predict = [&](V log_lower, std::int64_t c)
+                           HWY_ATTR { return Predict(leaves, query, log_lower, c); };
+  return Select(leaves, query, own, predict, log_masses, selected);
+}
+
+LeafTotals SelectPredictedImpl(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
+                               const float* square_errors, const float* masses, float* log_masses,
+                               std::uint64_t* selected) {
+  const auto predict = [&](V /*log_lower*/, std::int64_t c) HWY_ATTR {
+    const F32x8 d;
+    return Prediction{hn::LoadU(d, square_errors + c), hn::LoadU(d, masses + c)};
+  };
+  return Select(leaves, query, own, predict, log_masses, selected);
 }
 
 }  // namespace attnd::engine::HWY_NAMESPACE
@@ -175,6 +193,7 @@ HWY_EXPORT(LogMassesImpl);
 HWY_EXPORT(SumOfMassesImpl);
 HWY_EXPORT(PredictLeavesImpl);
 HWY_EXPORT(SelectLeavesImpl);
+HWY_EXPORT(SelectPredictedImpl);
 
 float LogMasses(const LeafStats& leaves, float* scores) {
   return HWY_DYNAMIC_DISPATCH(LogMassesImpl)(leaves, scores);
@@ -192,6 +211,13 @@ void PredictLeaves(const LeafStats& leaves, const LeafQuery& query, const float*
 LeafTotals SelectLeaves(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
                         float* log_masses, std::uint64_t* selected) {
   return HWY_DYNAMIC_DISPATCH(SelectLeavesImpl)(leaves, query, own, log_masses, selected);
+}
+
+LeafTotals SelectPredicted(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
+                           const float* square_errors, const float* masses, float* log_masses,
+                           std::uint64_t* selected) {
+  return HWY_DYNAMIC_DISPATCH(SelectPredictedImpl)(leaves, query, own, square_errors, masses,
+                                                   log_masses, selected);
 }
 
 }  // namespace attnd::engine

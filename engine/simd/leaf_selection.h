@@ -70,6 +70,11 @@ void PredictLeaves(const LeafStats& leaves, const LeafQuery& query, const float*
 LeafTotals SelectLeaves(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
                         float* log_masses, std::uint64_t* selected);
 
+// The same with what PredictLeaves said of them.
+LeafTotals SelectPredicted(const LeafStats& leaves, const LeafQuery& query, std::int64_t own,
+                           const float* square_errors, const float* masses, float* log_masses,
+                           std::uint64_t* selected);
+
 }  // namespace attnd::engine
 
 #endif  // ATTND_ENGINE_SIMD_LEAF_SELECTION_H_

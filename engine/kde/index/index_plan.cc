@@ -9,13 +9,21 @@
 #include "engine/exact/open_block.h"
 #include "engine/gemm.h"
 #include "engine/kde/index/branch_summary.h"
+#include "engine/kde/index/leaf_readers.h"
 #include "engine/kde/index/upkeep_schedule.h"
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
 namespace {
 
-constexpr std::int64_t kTileRows = 4 * kGemmMaxRows;
+// Of a tile's rows a few read each leaf, and more of more rows: 65,536 keys, tiles of 768 and 3,072
+// rows: 6.0 and 5.2 us a row for leaves. Where there are few rows more cores may share them.
+constexpr std::int64_t kLeastTileRows = 4 * kGemmMaxRows;
+constexpr std::int64_t kMostTileRows = 16 * kGemmMaxRows;
+constexpr std::int64_t kWantedTiles = 4;
+
+// To ask a row which leaves it reads.
+constexpr std::int64_t kAskFlops = 200;
 
 // A quantum ends when it has done this much: about half a millisecond of one core.
 constexpr std::int64_t kQuantumFlops = 40'000'000;
@@ -43,14 +51,22 @@ std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b
 
 }  // namespace
 
+std::int64_t IndexPlan::TileRows(const LayerShape& shape, std::int64_t head_rows) {
+  const std::int64_t wanted = CeilDivide(head_rows * shape.kv_heads, kWantedTiles);
+  const std::int64_t rows = RoundUp(wanted, kGemmMaxRows);
+  return std::min(std::clamp(rows, kLeastTileRows, kMostTileRows),
+                  std::max(head_rows, std::int64_t{1}));
+}
+
 std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std::int64_t queries,
                               std::int64_t top_k) {
   const BlockLayout layout(shape);
   const std::int64_t head_rows = queries * shape.group_size();
-  const std::int64_t rows = shape.kv_heads * CeilDivide(head_rows, kTileRows) *
-                            (PaddedTileRows(std::min(head_rows, kTileRows)) + kSparseRows);
-  // Every span's leaves are padded to a multiple of 64; an epoch has at most 16 spans.
-  const std::int64_t spans = 16 * (tokens / kEpochTokens + 1);
+  const std::int64_t tile_rows = TileRows(shape, head_rows);
+  const std::int64_t tiles = shape.kv_heads * CeilDivide(head_rows, tile_rows);
+  const std::int64_t rows = tiles * (PaddedTileRows(tile_rows) + kSparseRows);
+  // Every span's leaves are padded to a multiple of 64; so are its branches.
+  const std::int64_t spans = kEpochSpans * (tokens / kEpochTokens + 1);
   const std::int64_t words = tokens / (kBlockTokens * kBlockTokens) + spans +
                              2 * (tokens / (kBlockTokens * kBlockTokens * kBranchLeaves) + spans);
   const std::int64_t row = (shape.key_dim + SoftmaxSums::RowFloats(layout.padded_value_dim)) *
@@ -58,8 +74,7 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
                            static_cast<std::int64_t>(sizeof(RowMasses)) +
                            top_k * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t));
-  const std::int64_t audits =
-      shape.kv_heads * CeilDivide(head_rows, kTileRows) * std::min(head_rows, kMostAudits);
+  const std::int64_t audits = tiles * std::min(tile_rows, kMostAudits);
   return rows * row + audits * PlanAudits::RowBytes(layout, words) +
          head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
@@ -116,22 +131,27 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
     SetThreshold();
     audit_kind_ = {threshold_, group.causal || group.positions != nullptr};
     state_->audits().Read(audit_kind_, factors_);
+    spreads_.clear();
+    for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+      spreads_.push_back(state_->Spread(head));
+    }
   }
   blocks_ = (state_ == nullptr ? 0 : static_cast<std::int64_t>(state_->raw_blocks().size())) +
             (group.tail.rows > 0 ? 1 : 0);
   head_rows_ = group.count * shape_.group_size();
-  head_tiles_ = CeilDivide(head_rows_, kTileRows);
-  tile_rows_ = PaddedTileRows(std::min(head_rows_, kTileRows)) + kSparseRows;
+  tile_rows_ = TileRows(shape_, head_rows_);
+  head_tiles_ = CeilDivide(head_rows_, tile_rows_);
+  padded_rows_ = PaddedTileRows(tile_rows_) + kSparseRows;
   const std::int64_t tiles = shape_.kv_heads * head_tiles_;
   chains_.assign(static_cast<std::size_t>(tiles), Chain{});
   Grow(rows_,
-       tiles * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
-  Grow(selected_, tiles * tile_rows_ * row_words());
-  masses_.resize(static_cast<std::size_t>(tiles * tile_rows_));
+       tiles * padded_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
+  Grow(selected_, tiles * padded_rows_ * row_words());
+  masses_.resize(static_cast<std::size_t>(tiles * padded_rows_));
   audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, row_words());
   if (answer.top_k > 0) {
-    Grow(top_scores_, tiles * tile_rows_ * answer.top_k);
-    Grow(top_positions_, tiles * tile_rows_ * answer.top_k);
+    Grow(top_scores_, tiles * padded_rows_ * answer.top_k);
+    Grow(top_positions_, tiles * padded_rows_ * answer.top_k);
   }
   open_rows_.clear();
   for (std::int64_t row = 0; row < (group.causal ? head_rows_ : 1); ++row) {
@@ -142,21 +162,21 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
 }
 
 IndexPlan::Tile IndexPlan::TileOf(std::int64_t chain) {
-  const std::int64_t first = chain % head_tiles_ * kTileRows;
+  const std::int64_t first = chain % head_tiles_ * tile_rows_;
   const RowTile rows = {.kv_head = chain / head_tiles_,
                         .first = first,
-                        .rows = std::min(head_rows_ - first, kTileRows),
+                        .rows = std::min(head_rows_ - first, tile_rows_),
                         .group_size = shape_.group_size(),
                         .query_heads = shape_.query_heads};
   float* memory =
       rows_.data() +
-      chain * tile_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim));
-  const std::int64_t top = chain * tile_rows_ * answer_.top_k;
+      chain * padded_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim));
+  const std::int64_t top = chain * padded_rows_ * answer_.top_k;
   return {.rows = rows,
           .queries = memory,
-          .sums = {memory + tile_rows_ * shape_.key_dim, tile_rows_, layout_.padded_value_dim},
-          .selected = selected_.data() + chain * tile_rows_ * row_words(),
-          .masses = masses_.data() + chain * tile_rows_,
+          .sums = {memory + padded_rows_ * shape_.key_dim, padded_rows_, layout_.padded_value_dim},
+          .selected = selected_.data() + chain * padded_rows_ * row_words(),
+          .masses = masses_.data() + chain * padded_rows_,
           .top = {rows.rows, answer_.top_k, top_scores_.data() + top, top_positions_.data() + top}};
 }
 
@@ -165,7 +185,7 @@ void IndexPlan::PackQueries(const Tile& tile) const {
   for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
     ScaleRow(group_.queries + tile.rows.tensor_row(r) * d, shape_.scale, tile.queries + r * d, d);
   }
-  std::fill(tile.queries + tile.rows.rows * d, tile.queries + tile_rows_ * d, 0.0F);
+  std::fill(tile.queries + tile.rows.rows * d, tile.queries + padded_rows_ * d, 0.0F);
 }
 
 std::int64_t IndexPlan::SummaryFlops() const {
@@ -232,8 +252,8 @@ std::int64_t IndexPlan::AttendRaw(Tile& tile, Chain& chain, Scratch& scratch) {
   const TileWork work = {.rows = tile.rows.rows,
                          .key_dim = shape_.key_dim,
                          .queries = tile.queries,
-                         .scores = scratch.Take(tile_rows_ * kBlockTokens),
-                         .corrections = scratch.Take(tile_rows_),
+                         .scores = scratch.Take(padded_rows_ * kBlockTokens),
+                         .corrections = scratch.Take(padded_rows_),
                          .sums = tile.sums,
                          .top = answer_.top_k > 0 ? &tile.top : nullptr};
   if (!open) {
@@ -249,24 +269,39 @@ std::int64_t IndexPlan::AttendRaw(Tile& tile, Chain& chain, Scratch& scratch) {
   return 2 * tile.rows.rows * layout_.elements();
 }
 
-// The rows that selected the leaf read it, side by side.
-std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
-  const std::int64_t column = chain.next++;
-  const std::int64_t word = column / kBlockTokens;
-  std::array<std::int32_t, kTileRows> readers;
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < tile.rows.rows; ++r) {
-    readers[static_cast<std::size_t>(count)] = static_cast<std::int32_t>(r);
-    count += static_cast<std::int64_t>(
-        (tile.selected[r * row_words() + word] >> (column % kBlockTokens)) & 1U);
-  }
-  if (count == 0) return tile.rows.rows;
+// The leaves of one word of selections, as many as a quantum has time for.
+std::int64_t IndexPlan::AttendLeaves(Tile& tile, Chain& chain, Scratch& scratch) {
+  const Scratch::Frame frame(scratch);
+  const std::int64_t word = chain.next / kBlockTokens;
+  const LeafReaders readers(tile.selected + word, row_words(), tile.rows.rows,
+                            chain.next % kBlockTokens, scratch);
   const std::vector<SpanView>& spans = spans_[static_cast<std::size_t>(tile.rows.kv_head)];
-  const auto span = std::prev(std::upper_bound(
-      spans.begin(), spans.end(), column,
+  const SpanView& span = *std::prev(std::upper_bound(
+      spans.begin(), spans.end(), chain.next,
       [](std::int64_t value, const SpanView& view) { return value < view.first_column; }));
-  const std::int64_t leaf = column - span->first_column;
+  std::int64_t work = kAskFlops * tile.rows.rows;
+  const auto skip_unread = [&] {
+    while (chain.next < (word + 1) * kBlockTokens &&
+           readers.of(chain.next % kBlockTokens).empty()) {
+      ++chain.next;
+    }
+    return chain.next < (word + 1) * kBlockTokens;
+  };
+  bool more = skip_unread();
+  while (more && work < kQuantumFlops) {
+    const std::int64_t column = chain.next++;
+    more = skip_unread();
+    work += AttendLeaf(tile, span, column - span.first_column, readers.of(column % kBlockTokens),
+                       more ? chain.next - span.first_column : -1, scratch);
+  }
+  return work;
+}
 
+// The rows that selected the leaf read it, side by side; the next one is fetched meanwhile.
+std::int64_t IndexPlan::AttendLeaf(Tile& tile, const SpanView& span, std::int64_t leaf,
+                                   std::span<const std::int32_t> readers, std::int64_t next,
+                                   Scratch& scratch) {
+  const std::int64_t count = std::ssize(readers);
   const Scratch::Frame frame(scratch);
   const std::int64_t d = shape_.key_dim;
   const std::int64_t columns = layout_.padded_value_dim;
@@ -282,7 +317,7 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
   }
   TopKeys top = tile.top;
   top.lists = readers.data();
-  top.places = span->index->tokens_of(leaf);
+  top.places = span.index->tokens_of(leaf);
   const TileWork work = {.rows = count,
                          .key_dim = d,
                          .queries = queries,
@@ -290,8 +325,9 @@ std::int64_t IndexPlan::AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch) {
                          .corrections = scratch.Take(padded),
                          .sums = sums,
                          .top = top.k > 0 ? &top : nullptr};
-  const BlockView<float> block = span->index->leaf(leaf);
-  AttendBlock(block, BlockView<float>{}, {&block.valid, 0}, span->first_token, work);
+  const BlockView<float> block = span.index->leaf(leaf);
+  AttendBlock(block, next < 0 ? BlockView<float>{} : span.index->leaf(next), {&block.valid, 0},
+              span.first_token, work);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t r = readers[static_cast<std::size_t>(i)];
     std::copy_n(sums.acc + i * columns, columns, tile.sums.acc + r * columns);
@@ -321,7 +357,7 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
         break;
       case Phase::kLeaves:
         if (chain.next < words_ * kBlockTokens) {
-          work += AttendLeaf(tile, chain, scratch);
+          work += AttendLeaves(tile, chain, scratch);
           break;
         }
         Write(tile);
@@ -331,7 +367,7 @@ bool IndexPlan::Run(std::int64_t chain_index, Scratch& scratch) {
       case Phase::kAudits:
         if (chain.next < words_ * kBlockTokens) {
           Tile audited = AuditTileOf(tile, chain_index);
-          work += AttendLeaf(audited, chain, scratch);
+          work += AttendLeaves(audited, chain, scratch);
           break;
         }
         JudgeAudits(tile, chain_index);

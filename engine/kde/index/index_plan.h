@@ -16,6 +16,7 @@
 #define ATTND_ENGINE_KDE_INDEX_INDEX_PLAN_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/aligned_buffer.h"
@@ -79,6 +80,8 @@ class IndexPlan final : public AttendPlan {
   Tile TileOf(std::int64_t chain);
   // About what a row spends on summaries.
   std::int64_t SummaryFlops() const;
+  // Rows of a tile.
+  static std::int64_t TileRows(const LayerShape& shape, std::int64_t head_rows);
   // Leaves, and branches twice.
   std::int64_t row_words() const { return words_ + 2 * branch_words_; }
   void SetThreshold();
@@ -86,7 +89,10 @@ class IndexPlan final : public AttendPlan {
   // These do some of the work, and return how many operations that was.
   std::int64_t Summarize(Tile& tile, Chain& chain, Scratch& scratch);
   std::int64_t AttendRaw(Tile& tile, Chain& chain, Scratch& scratch);
-  std::int64_t AttendLeaf(Tile& tile, Chain& chain, Scratch& scratch);
+  std::int64_t AttendLeaves(Tile& tile, Chain& chain, Scratch& scratch);
+  std::int64_t AttendLeaf(Tile& tile, const SpanView& span, std::int64_t leaf,
+                          std::span<const std::int32_t> readers, std::int64_t next,
+                          Scratch& scratch);
   void Write(const Tile& tile) const;
   void WriteEstimates(const Tile& tile) const;
 
@@ -98,6 +104,9 @@ class IndexPlan final : public AttendPlan {
   Prediction Predict(const Tile& tile, std::int64_t row) const;
   const AuditedFactor& FactorOf(const Tile& tile) const {
     return factors_[static_cast<std::size_t>(tile.rows.kv_head)];
+  }
+  double SpreadOf(const Tile& tile) const {
+    return spreads_[static_cast<std::size_t>(tile.rows.kv_head)];
   }
   float StatedErrorOf(const Tile& tile, std::int64_t row) const;
   double AuditChanceOf(const Tile& tile) const;
@@ -119,13 +128,15 @@ class IndexPlan final : public AttendPlan {
   std::int64_t threshold_ = 0;
   std::int64_t head_rows_ = 0;
   std::int64_t head_tiles_ = 0;
-  std::int64_t tile_rows_ = 0;  // with padding
-  std::int64_t words_ = 0;      // of leaves selected, per row
+  std::int64_t tile_rows_ = 0;
+  std::int64_t padded_rows_ = 0;  // of a tile
+  std::int64_t words_ = 0;        // of leaves selected, per row
   std::int64_t branch_words_ = 0;
   std::int64_t blocks_ = 0;  // raw blocks, and the open one
 
   AuditKind audit_kind_;
   std::vector<AuditedFactor> factors_;  // [kv_heads]
+  std::vector<double> spreads_;         // [kv_heads]
   PlanAudits audits_;
 
   std::vector<Chain> chains_;

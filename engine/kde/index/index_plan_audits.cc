@@ -11,7 +11,7 @@ namespace attnd::engine {
 
 IndexPlan::Prediction IndexPlan::Predict(const Tile& tile, std::int64_t row) const {
   const RowMasses& masses = tile.masses[row];
-  const double spread = state_->Spread(tile.rows.kv_head);
+  const double spread = SpreadOf(tile);
   const double scale =
       std::exp(static_cast<double>(masses.max) - static_cast<double>(tile.sums.max[row])) /
       static_cast<double>(tile.sums.sum[row]);
@@ -21,7 +21,7 @@ IndexPlan::Prediction IndexPlan::Predict(const Tile& tile, std::int64_t row) con
 }
 
 float IndexPlan::StatedErrorOf(const Tile& tile, std::int64_t row) const {
-  if (!(state_->Spread(tile.rows.kv_head) > 0.0)) return 0.0F;
+  if (!(SpreadOf(tile) > 0.0)) return 0.0F;
   const Prediction prediction = Predict(tile, row);
   return static_cast<float>(
       StatedError(prediction.deviation, prediction.unread_share, FactorOf(tile)));
@@ -46,9 +46,10 @@ double IndexPlan::AuditChanceOf(const Tile& tile) const {
 
 // After the summaries, when a tile's sums hold what its rows will not read and nothing else.
 void IndexPlan::ChooseAudits(const Tile& tile, std::int64_t chain) {
-  if (!(state_->Spread(tile.rows.kv_head) > 0.0)) return;
+  if (!(SpreadOf(tile) > 0.0)) return;
   const std::int64_t d = shape_.key_dim;
   const double wanted = AuditChanceOf(tile);
+  if (!(wanted > 0.0)) return;
   const double gate = TileChance(wanted, tile.rows.rows);
   // Of all rows: many calls may begin with the same one.
   std::uint64_t tile_ticket = static_cast<std::uint64_t>(tile.rows.kv_head);
@@ -97,7 +98,7 @@ IndexPlan::Tile IndexPlan::AuditTileOf(const Tile& tile, std::int64_t chain) {
 
 void IndexPlan::JudgeAudits(const Tile& tile, std::int64_t chain) {
   const AuditRows audited = audits_.RowsOf(chain);
-  const double spread = state_->Spread(tile.rows.kv_head);
+  const double spread = SpreadOf(tile);
   for (std::int64_t i = 0; i < audited.count; ++i) {
     const std::int64_t r = audits_.row(chain, i);
     const double error =

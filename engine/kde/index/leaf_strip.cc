@@ -74,7 +74,8 @@ RowPass SelectBranches(std::span<const SpanView> spans, const StripQueries& quer
                        std::int64_t row, const Strip& strip, RowMasses& masses) {
   float* scores = strip.branch_scores + row * strip.branch_columns;
   float* square_errors = strip.reach;
-  float* lowers = strip.reach + strip.branch_columns;
+  float* predicted = strip.reach + strip.branch_columns;
+  float* lowers = strip.reach + 2 * strip.branch_columns;
   RowPass pass = {.max = -std::numeric_limits<float>::infinity()};
   for (const SpanView& span : spans) {
     const float max = LogMasses(span.index->branches().stats(), scores + span.first_branch);
@@ -101,7 +102,7 @@ RowPass SelectBranches(std::span<const SpanView> spans, const StripQueries& quer
       std::fill_n(of_span, branches.columns(), 0.0F);
       continue;
     }
-    PredictLeaves(stats, query, of_span, square_errors, lowers);
+    PredictLeaves(stats, query, of_span, square_errors, predicted);
     std::copy_n(of_span, stats.columns, lowers);
     const float loosest = kBranchShare * Threshold(0) * reference;
     std::fill_n(always, branches.columns() / kBlockTokens, RowMask{0});
@@ -114,8 +115,8 @@ RowPass SelectBranches(std::span<const SpanView> spans, const StripQueries& quer
     query.threshold = kBranchShare * Threshold(queries.threshold) * reference /
                       ErrorScale(spans, span, queries.threshold);
     const std::int64_t own = OwnLeafOf(span, queries, row);
-    const LeafTotals totals =
-        SelectLeaves(stats, query, own < 0 ? -1 : own / kBranchLeaves, of_span, selected);
+    const LeafTotals totals = SelectPredicted(stats, query, own < 0 ? -1 : own / kBranchLeaves,
+                                              square_errors, predicted, of_span, selected);
     // What a product with all of a block's mean values may touch.
     std::fill(of_span + stats.columns, of_span + branches.columns(), 0.0F);
     AddTotals(span, queries.threshold, totals, strip.slopes + span.metric * queries.rows + row,
@@ -214,7 +215,7 @@ void AttendSummaries(std::span<const SpanView> spans, const StripQueries& querie
   strip.lengths = scratch.Take(metrics * queries.rows);
   strip.squares = scratch.Take(metrics * queries.rows);
   strip.slopes = scratch.Take(metrics * queries.rows);
-  strip.reach = scratch.Take(2 * strip.branch_columns);
+  strip.reach = scratch.Take(3 * strip.branch_columns);
   strip.gathered = scratch.Take(padded * std::max(layout.key_dim, layout.padded_value_dim));
   strip.weights = scratch.Take(padded * kBlockTokens);
   std::fill_n(strip.slopes, metrics * queries.rows, 0.0F);

@@ -117,7 +117,8 @@ class RefRow {
   Prediction Predict(const Node& node, const SummaryTable& table) const;
   void SelectBranches();
   void SelectLeaves();
-  void AddValues(const std::vector<Node>& nodes, std::int64_t span, const SummaryTable& table);
+  void AddValues(const std::vector<Node>& nodes, std::int64_t span, const SummaryTable& table,
+                 std::int64_t inner);
 
   const LayerShape shape_;
   const BlockLayout layout_;
@@ -299,16 +300,16 @@ void RefRow::SelectLeaves() {
   }
 }
 
-void RefRow::AddValues(const std::vector<Node>& nodes, std::int64_t span,
-                       const SummaryTable& table) {
+void RefRow::AddValues(const std::vector<Node>& nodes, std::int64_t span, const SummaryTable& table,
+                       std::int64_t inner) {
   std::vector<float> weights(Index(table.columns()));
   for (const Node& node : nodes) {
     if (node.span == span && !node.selected) weights[Index(node.number)] = node.weight;
   }
   const std::int64_t columns = layout_.padded_value_dim;
-  for (std::int64_t block = 0; block * kBlockTokens < table.columns(); ++block) {
-    RefGemmNN(1, columns, kBlockTokens, weights.data() + block * kBlockTokens, kBlockTokens,
-              table.mean_values(block), columns, true, acc_.data(), columns);
+  for (std::int64_t first = 0; first < table.columns(); first += inner) {
+    RefGemmNN(1, columns, inner, weights.data() + first, inner, table.mean_value(first), columns,
+              true, acc_.data(), columns);
   }
 }
 
@@ -335,8 +336,13 @@ void RefRow::AddSummaries() {
     max_ = largest_;
     sum_ = far_;
   }
-  for (std::int64_t s = 0; s < SpanCount(); ++s) AddValues(branches_, s, Of(s).branches());
-  for (std::int64_t s = 0; s < SpanCount(); ++s) AddValues(leaves_, s, Of(s).summaries());
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    AddValues(branches_, s, Of(s).branches(), kBlockTokens);
+  }
+  for (std::int64_t s = 0; s < SpanCount(); ++s) {
+    const bool within = AlwaysLooksWithin(Of(s).branches().count());
+    AddValues(leaves_, s, Of(s).summaries(), within ? kBlockTokens : kBranchLeaves);
+  }
   const std::int64_t columns = layout_.padded_value_dim;
   std::int64_t next = 0;
   for (const SpanView& view : views_) {

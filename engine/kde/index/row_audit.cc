@@ -1,8 +1,10 @@
 #include "engine/kde/index/row_audit.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <cstddef>
 
 #include "engine/random.h"
 
@@ -21,11 +23,8 @@ constexpr double kTogether = 12.0;
 }  // namespace
 
 std::uint64_t AuditTicket(const float* query, std::int64_t dim, std::int64_t position) {
-  std::uint64_t ticket = RandomAt(kTickets, static_cast<std::uint64_t>(position));
-  for (std::int64_t c = 0; c < dim; ++c) {
-    ticket = RandomAt(ticket, std::bit_cast<std::uint32_t>(query[c]));
-  }
-  return ticket;
+  return XXH3_64bits_withSeed(query, static_cast<std::size_t>(dim) * sizeof(float),
+                              RandomAt(kTickets, static_cast<std::uint64_t>(position)));
 }
 
 bool IsAudited(std::uint64_t ticket, double chance) { return ToUniform(ticket) < chance; }

@@ -30,7 +30,7 @@ struct Strip {
   float* lengths = nullptr;  // [metrics][rows], of offsets
   float* squares = nullptr;  // [metrics][rows]
   float* slopes = nullptr;   // [metrics][rows]
-  float* reach = nullptr;    // [branch columns] twice, for one row
+  float* reach = nullptr;    // [branch columns] three times, for one row
   // The rows that selected a branch, side by side.
   float* gathered = nullptr;  // [padded rows, the larger of d_k and padded d_v]
   float* weights = nullptr;   // [padded rows, 64]

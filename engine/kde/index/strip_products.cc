@@ -67,42 +67,54 @@ void ScoreBlock(const SpanView& span, std::int64_t block, const StripQueries& qu
   }
 }
 
-// A row's weights of a block's leaves; zeros in branches that it did not select.
-float* BlockWeights(const SpanView& span, std::int64_t block, std::int64_t row,
-                    const Strip& strip) {
-  const std::uint32_t bits = BlockBits(span, strip.selected(row), block);
-  float* weights = strip.scores + row * strip.columns + span.first_column + block * kBlockTokens;
-  for (std::int64_t b = 0; b < kBlockBranches; ++b) {
-    if (((bits >> b) & 1U) == 0) std::fill_n(weights + b * kBranchLeaves, kBranchLeaves, 0.0F);
-  }
-  return weights;
+// So many leaves are one product: all of a block where rows look within all of its branches, else
+// those of a branch, of which few rows have several in one block.
+std::int64_t LeavesPerProduct(const SpanView& span) {
+  return AlwaysLooksWithin(span.index->branches().count()) ? kBlockTokens : kBranchLeaves;
 }
 
-// acc += weights * mean values of the leaves of selected branches. A block is one product whichever
-// way it is done, so that the bits of a row do not depend on how many others selected it.
-void AddBlockValues(const SpanView& span, std::int64_t block, std::int64_t rows, const Strip& strip,
-                    const SoftmaxSums& sums) {
-  const SummaryTable& leaves = span.index->summaries();
+bool SelectedAny(const SpanView& span, const RowMask* words, std::int64_t first,
+                 std::int64_t leaves) {
+  const std::int64_t branch = first % kBlockTokens / kBranchLeaves;
+  const std::uint32_t of_leaves = ((1U << (leaves / kBranchLeaves)) - 1U) << branch;
+  return (BlockBits(span, words, first / kBlockTokens) & of_leaves) != 0;
+}
+
+// Columns of a product, without those beyond the last leaf.
+std::int64_t Inner(const SpanView& span, std::int64_t first, std::int64_t leaves) {
+  return std::min(leaves, span.index->summaries().BlockColumns(first / kBlockTokens));
+}
+
+float* WeightsOf(const SpanView& span, std::int64_t row, std::int64_t first, const Strip& strip) {
+  return strip.scores + row * strip.columns + span.first_column + first;
+}
+
+// acc += weights * mean values of leaves [first, first + leaves). A product is the same whichever
+// way it is done, so that the bits of a row do not depend on how many others selected a branch.
+void AddProduct(const SpanView& span, std::int64_t first, std::int64_t leaves, std::int64_t rows,
+                const Strip& strip, const SoftmaxSums& sums) {
   const std::int64_t columns = sums.padded_value_dim;
-  const std::int64_t inner = leaves.BlockColumns(block);
-  const float* values = leaves.mean_values(block);
+  const std::int64_t inner = Inner(span, first, leaves);
+  const float* values = span.index->summaries().mean_value(first);
   Readers readers;
   std::int64_t count = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
     readers[static_cast<std::size_t>(count)] = r;
-    count += BlockBits(span, strip.selected(r), block) != 0 ? 1 : 0;
+    count += SelectedAny(span, strip.selected(r), first, leaves) ? 1 : 0;
   }
   if (count == 0) return;
   if (2 * count >= rows) {
-    for (std::int64_t r = 0; r < rows; ++r) BlockWeights(span, block, r, strip);
-    TileProduct(rows, columns, inner, strip.scores + span.first_column + block * kBlockTokens,
-                strip.columns, values, columns, /*accumulate=*/true, sums.acc, columns);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (SelectedAny(span, strip.selected(r), first, leaves)) continue;
+      std::fill_n(WeightsOf(span, r, first, strip), inner, 0.0F);
+    }
+    TileProduct(rows, columns, inner, strip.scores + span.first_column + first, strip.columns,
+                values, columns, /*accumulate=*/true, sums.acc, columns);
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t r = readers[static_cast<std::size_t>(i)];
-    std::copy_n(BlockWeights(span, block, r, strip), kBlockTokens,
-                strip.weights + i * kBlockTokens);
+    std::copy_n(WeightsOf(span, r, first, strip), inner, strip.weights + i * kBlockTokens);
     std::copy_n(sums.acc + r * columns, columns, strip.gathered + i * columns);
   }
   TileProduct(count, columns, inner, strip.weights, kBlockTokens, values, columns,
@@ -111,6 +123,18 @@ void AddBlockValues(const SpanView& span, std::int64_t block, std::int64_t rows,
     std::copy_n(strip.gathered + i * columns, columns,
                 sums.acc + readers[static_cast<std::size_t>(i)] * columns);
   }
+}
+
+// The same for one row: weights of zero do nothing to a product.
+void AddProductOneRow(const SpanView& span, std::int64_t first, std::int64_t leaves,
+                      std::int64_t row, const Strip& strip, const SoftmaxSums& sums) {
+  const std::int64_t columns = sums.padded_value_dim;
+  const std::int64_t block = first / kBlockTokens;
+  alignas(64) std::array<float, kBlockTokens> weights{};
+  std::copy_n(WeightsOf(span, row, first, strip), Inner(span, first, leaves),
+              weights.data() + first % kBlockTokens);
+  WeightedSumOneQuery(weights.data(), span.index->summaries().mean_values(block), columns,
+                      sums.acc + row * columns, nullptr);
 }
 
 }  // namespace
@@ -134,6 +158,7 @@ void AddBranchValues(const SpanView& span, std::int64_t rows, const Strip& strip
                      const SoftmaxSums& sums) {
   const SummaryTable& branches = span.index->branches();
   const std::int64_t columns = sums.padded_value_dim;
+  if (AlwaysLooksWithin(branches.count())) return;  // all weights are zero
   for (std::int64_t block = 0; block * kBlockTokens < branches.count(); ++block) {
     const float* weights = strip.branch_scores + span.first_branch + block * kBlockTokens;
     const float* values = branches.mean_values(block);
@@ -151,15 +176,13 @@ void AddBranchValues(const SpanView& span, std::int64_t rows, const Strip& strip
 
 void AddLeafValues(const SpanView& span, std::int64_t rows, const Strip& strip,
                    const SoftmaxSums& sums) {
-  const std::int64_t columns = sums.padded_value_dim;
   const bool few = rows <= FewRows();
-  for (std::int64_t block = 0; block * kBlockTokens < span.index->leaves(); ++block) {
-    if (!few) AddBlockValues(span, block, rows, strip, sums);
+  const std::int64_t leaves = LeavesPerProduct(span);
+  for (std::int64_t first = 0; first < span.index->leaves(); first += leaves) {
+    if (!few) AddProduct(span, first, leaves, rows, strip, sums);
     for (std::int64_t r = 0; few && r < rows; ++r) {
-      if (BlockBits(span, strip.selected(r), block) == 0) continue;
-      WeightedSumOneQuery(BlockWeights(span, block, r, strip),
-                          span.index->summaries().mean_values(block), columns,
-                          sums.acc + r * columns, nullptr);
+      if (!SelectedAny(span, strip.selected(r), first, leaves)) continue;
+      AddProductOneRow(span, first, leaves, r, strip, sums);
     }
   }
 }
