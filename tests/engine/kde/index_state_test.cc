@@ -76,7 +76,7 @@ TEST(IndexStateTest, HoldsEachTokenOnceInTheSpansOfTheSchedule) {
 // Short spans do not last: what they would learn costs more than it saves.
 TEST(IndexStateTest, ShortSpansTakeWhatTheMainOneLearned) {
   const LayerShape shape = {1, 1, 16, 16, 0.3F};
-  const std::int64_t count = 4096 + 1024 + 256 + 256;
+  const std::int64_t count = 4096 + 1024 + 256;
   const auto engine = MakeKde(shape);
   const Snapshot snapshot = exact_test::At(*engine, ClusteredTokens(shape, count, 40, 63), count);
   const auto& spans = static_cast<const IndexState&>(*snapshot.sealed).spans();
