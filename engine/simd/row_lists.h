@@ -1,8 +1,8 @@
-// Loops over rows of a matrix in an order of their own: sums of rows, and numbers of each row. A
-// row is asked for a few rows before it is read, since rows in such an order come from memory one
-// by one otherwise. Sums over rows run in the order of the list and element by element, sums within
-// a row in the 16 fixed lanes of Dot() (engine/simd/nearest.h), so that bits do not depend on the
-// instruction set. No alignment is required. Thread-safe; cannot fail.
+// Loops over rows of a matrix in an order of their own: sums of rows, and numbers of each row. In
+// long lists rows are asked for a few rows before they are read, since rows in such an order come
+// from memory one by one otherwise. Sums over rows run in the order of the list and element by
+// element, sums within a row in the 16 fixed lanes of Dot() (engine/simd/nearest.h), so that bits
+// do not depend on the instruction set. No alignment is required. Thread-safe; cannot fail.
 #ifndef ATTND_ENGINE_SIMD_ROW_LISTS_H_
 #define ATTND_ENGINE_SIMD_ROW_LISTS_H_
 

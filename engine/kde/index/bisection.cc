@@ -97,7 +97,7 @@ void Bisection::Cut(const Range& range) {
     natural += dots_[Index(i)] <= middle_ ? 1 : 0;
   }
   const std::int64_t cut = CutAt(natural, count, size_);
-  // No two are equal, so that both sides are well defined.
+  // No two are equal, so that both sides are the same sets everywhere.
   std::nth_element(projections_.begin(), projections_.begin() + cut, projections_.end());
   for (std::int64_t i = 0; i < count; ++i) order[i] = RowOf(projections_[Index(i)]);
   for (const Range part :

@@ -25,6 +25,9 @@ class FirstLeaves {
   // outlives this.
   FirstLeaves(const KeyMatrix& keys, std::int64_t kept, std::vector<std::int32_t>& order);
 
+  FirstLeaves(const FirstLeaves&) = delete;
+  FirstLeaves& operator=(const FirstLeaves&) = delete;
+
   // Does the next step. True when order_ holds the leaves, 64 keys each but for the last.
   bool Step();
 

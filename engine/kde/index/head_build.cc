@@ -30,7 +30,7 @@ constexpr std::int64_t kLeastTwinLeaves = 32;
 // Of the centre's products with keys.
 constexpr double kMostTilt = 1.0;
 
-// Squares of larger components leave f32: such keys stay in their order, and their leaves are read.
+// Squares of larger components leave f32: such keys are not clustered, and their leaves are read.
 constexpr float kMostComponent = 1e15F;
 
 // What the stages cost, in nanoseconds per key of 128 components (Zen 4), to share the work out.
@@ -66,9 +66,11 @@ std::int64_t HeadBuild::WorkBytes(const BlockLayout& layout, std::int64_t tokens
   const std::int64_t means = RoundUp(tokens, kBlockTokens * kGemmColumnMultiple) / kBlockTokens *
                              layout.key_dim * static_cast<std::int64_t>(sizeof(float));
   // 64 queries: six numbers per leaf, and the sums of their bands.
-  const std::int64_t calibration = 64 * (tokens / kBlockTokens + kBlockTokens) * 24 +
+  const std::int64_t calibration = 64 * (tokens / kBlockTokens + 2 * kBlockTokens) * 24 +
                                    64 * (kThresholds + 1) * 2 * (layout.padded_value_dim + 2) * 8;
-  return tokens * per_key + means + calibration;
+  const std::int64_t queries =
+      64 * (layout.key_dim + layout.padded_value_dim) * static_cast<std::int64_t>(sizeof(float));
+  return tokens * per_key + means + calibration + queries;
 }
 
 void HeadBuild::Advance(double cost, std::int64_t steps, Stage next) {
@@ -131,7 +133,6 @@ void HeadBuild::Gather() {
     GatherBlock(block->view(layout_, head_), rows.data());
   }
   roots_.resize(Index(index_->leaves() * kBlockTokens));
-  PlanCosts();
 }
 
 void HeadBuild::PlanCosts() {
@@ -145,9 +146,13 @@ void HeadBuild::PlanCosts() {
       static_cast<double>(NearPieces() > 0 ? std::min(index_->leaves(), kNearLeaves) : 0);
   reassign_cost_ = keys * kReassignCost * (near + group);
   total_cost_ = 1.0 + first_leaves_cost_ + reassign_cost_ +
-                keys * (kGatherCost + kLeafCost + (is_main() ? kMetricCost : 0.0) + kSlopeCost +
-                        kBranchCost + (calibrates() ? kCalibrateCost : 0.0));
+                keys * (kGatherCost + (joins_twins() ? kTwinCost : 0.0) + kLeafCost +
+                        (metric_ != nullptr ? kMetricCost : 0.0) +
+                        (index_->metric() != nullptr ? kSlopeCost : 0.0) + kBranchCost +
+                        (calibrates() ? kCalibrateCost : 0.0));
 }
+
+bool HeadBuild::joins_twins() const { return index_->leaves() >= kLeastTwinLeaves; }
 
 std::int64_t HeadBuild::NearPieces() const {
   return index_->leaves() >= kLeastNearLeaves ? CeilDivide(index_->keys(), kNearKeys) : 0;
@@ -173,8 +178,7 @@ void HeadBuild::Reassign(Scratch& scratch) {
     const std::span<std::int32_t> near = Piece(piece, kNearKeys);
     ReassignLeaves(keys, near.first(Index(std::min(std::ssize(near), alike))), scratch);
   }
-  Advance(reassign_cost_, groups + NearPieces(),
-          index_->leaves() >= kLeastTwinLeaves ? Stage::kTwins : Stage::kLeaves);
+  Advance(reassign_cost_, groups + NearPieces(), joins_twins() ? Stage::kTwins : Stage::kLeaves);
 }
 
 // The centre is the mean of the keys as queries, in f64, but so short that its products with keys
@@ -250,6 +254,7 @@ void HeadBuild::Step(Scratch& scratch) {
       const bool fits = MaxAbs(keys_.data(), index_->keys() * layout_.key_dim) <= kMostComponent;
       const auto keys = static_cast<double>(index_->keys());
       if (index_->keys() > 0) BeginMetric(fits);
+      PlanCosts();
       Stage next = fits ? Stage::kFirstLeaves : Stage::kLeaves;
       if (index_->keys() == 0) next = Stage::kDone;
       if (next == Stage::kFirstLeaves) {
@@ -279,10 +284,8 @@ void HeadBuild::Step(Scratch& scratch) {
     case Stage::kLeaves: {
       twins_.reset();
       WriteLeaf(step_);
-      if (calibrates()) {
-        values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
-                         index_->leaf(step_).valid);
-      }
+      values_seen_.Add(index_->leaf(step_).values, layout_.padded_value_dim,
+                       index_->leaf(step_).valid);
       // While the leaf is in the cache.
       double cost = kLeafCost;
       if (metric_ != nullptr) {
@@ -305,7 +308,11 @@ void HeadBuild::Step(Scratch& scratch) {
       SummarizeBranch(index_->summaries(), index_->metric().get(), step_, index_->branches());
       Advance(static_cast<double>(index_->keys()) * kBranchCost, index_->branches().count(),
               calibrates() ? Stage::kCalibrate : Stage::kDone);
-      if (stage_ == Stage::kDone) index_->SetErrors(input_.lender->heads[Index(head_)]->errors());
+      if (stage_ == Stage::kDone) {
+        ErrorTable errors = lender().errors();
+        errors.spread = static_cast<float>(values_seen_.Spread());
+        index_->SetErrors(errors);
+      }
       return;
     case Stage::kCalibrate:
       if (!calibration_) calibration_.emplace(*index_, scale_, scratch);

@@ -31,9 +31,9 @@ class HeadBuild {
   // `input` outlives this. `scale`: of query rows.
   HeadBuild(const BlockLayout& layout, const SpanInput& input, std::int64_t head, float scale);
 
-  // Does the next step: of a few hundred microseconds for most, but gathering all keys is one, of
-  // up to 50 ms for the longest spans of 128 components, as is finding the keys that look for
-  // twins, reassigning a group (15 ms) and what calibration ends with.
+  // Does the next step: of a few hundred microseconds for most. Longer ones, up to 50 ms for the
+  // longest spans of 128 components: gathering all keys, putting leaves in order, finding the keys
+  // that look for twins, reassigning a group (15 ms), what calibration ends with.
   void Step(Scratch& scratch);
   bool done() const { return stage_ == Stage::kDone; }
   // How much of the work is done, 0 to 1.
@@ -45,6 +45,9 @@ class HeadBuild {
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
  private:
+  // Spans of 4 and 16 leaves.
+  static constexpr std::int64_t kMostBorrowingTokens = 4 * kLeastLadderTokens;
+
   enum class Stage {
     kGather,
     kFirstLeaves,
@@ -61,6 +64,7 @@ class HeadBuild {
   void Gather();
   void GatherSpan(const HeadIndex& from, std::int64_t offset, std::vector<std::int32_t>& loose);
   void GatherBlock(const BlockView<float>& block, const std::int32_t* rows);
+  bool joins_twins() const;
   std::int64_t NearPieces() const;
   // Neighbouring leaves of so many keys: the piece-th part of order_.
   std::span<std::int32_t> Piece(std::int64_t piece, std::int64_t keys);
@@ -72,10 +76,11 @@ class HeadBuild {
     return index_->means(leaf, roots_.data() + leaf * kBlockTokens);
   }
   bool is_main() const { return input_.lender == nullptr; }
-  // Spans of 4 and 16 leaves take what their lender found.
+  const HeadIndex& lender() const { return *input_.lender->heads[static_cast<std::size_t>(head_)]; }
+  // Short spans take what their lender found, unless it had nothing to learn from.
   bool calibrates() const {
-    return is_main() || input_.span.tokens > 4 * kLeastLadderTokens ||
-           input_.lender->heads[static_cast<std::size_t>(head_)]->keys() == 0;
+    return is_main() || input_.span.tokens > kMostBorrowingTokens ||
+           !(lender().errors().spread > 0);
   }
   void Advance(double cost, std::int64_t steps, Stage next);
 

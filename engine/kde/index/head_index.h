@@ -48,9 +48,9 @@ struct ErrorTable {
   std::int64_t keys = 0;  // that were asked; thresholds are parts of their mass
   float spread = 0.0F;    // root mean square of |v - mean v|
   std::array<float, kThresholds> key_shares{};  // of keys that were read
-  std::array<float, kThresholds> mass_ratios;   // true over predicted, of what was not read
-  std::array<float, kThresholds> errors{};      // 95 % quantile, in spreads
-  std::array<float, kThresholds> factors{};     // 95 % quantile of error over predicted error
+  std::array<float, kThresholds> mass_ratios;  // true over predicted, of what was not read: medians
+  std::array<float, kThresholds> errors{};     // 95 % quantile, in spreads
+  std::array<float, kThresholds> factors{};    // 95 % quantile of error over predicted error
 };
 
 class HeadIndex {

@@ -59,13 +59,10 @@ class IndexEngine final : public KdeModeEngine {
   }
 
   std::int64_t fixed_bytes() const override {
-    // Tokens in raw blocks count as tokens; of the shortest spans there are three at most, whose
-    // summaries are padding for the most part.
+    // Tokens in raw blocks count as tokens.
     return static_cast<std::int64_t>(sizeof(IndexState)) + Tail::Bytes(shape(), {}) +
            shape().kv_heads * ValueSpread::Bytes(shape().value_dim) +
-           AuditRecord::Bytes(shape().kv_heads) +
-           3 * std::max(LadderBytes(kLeastLadderTokens) - kLeastLadderTokens * bytes_per_token(),
-                        std::int64_t{0});
+           AuditRecord::Bytes(shape().kv_heads) + ShortSpanBytes();
   }
   // Of spans of 1,024 tokens: longer ones have less padding.
   std::int64_t bytes_per_token() const override {
@@ -73,7 +70,8 @@ class IndexEngine final : public KdeModeEngine {
     return (LadderBytes(kTokens) + kTokens - 1) / kTokens;
   }
   std::int64_t AppendBytes(std::int64_t position, std::int64_t count) const override {
-    return Tail::Bytes(shape(), {}) + (count + kBlockTokens) * bytes_per_token() +
+    return Tail::Bytes(shape(), {}) + ShortSpanBytes() +
+           (count + kBlockTokens) * bytes_per_token() +
            IndexState::UpkeepBytes(BlockLayout(shape()), position, position + count);
   }
   // About the square root of the context, with the newest tokens.
@@ -85,6 +83,12 @@ class IndexEngine final : public KdeModeEngine {
  private:
   std::int64_t LadderBytes(std::int64_t tokens) const {
     return IndexSpan::Bytes(BlockLayout(shape()), {kLeastMainTokens, tokens});
+  }
+  // Of the shortest spans there are three at most, whose summaries are padding for the most part:
+  // what they take beyond bytes_per_token.
+  std::int64_t ShortSpanBytes() const {
+    return 3 * std::max(LadderBytes(kLeastLadderTokens) - kLeastLadderTokens * bytes_per_token(),
+                        std::int64_t{0});
   }
 };
 

@@ -20,7 +20,7 @@ namespace {
 // rows: 6.0 and 5.2 us a row for leaves. Where there are few rows more cores may share them.
 constexpr std::int64_t kLeastTileRows = 4 * kGemmMaxRows;
 constexpr std::int64_t kMostTileRows = 16 * kGemmMaxRows;
-constexpr std::int64_t kWantedTiles = 4;
+constexpr std::int64_t kWantedTiles = 8;
 
 // To ask a row which leaves it reads.
 constexpr std::int64_t kAskFlops = 200;
@@ -52,10 +52,14 @@ std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b
 }  // namespace
 
 std::int64_t IndexPlan::TileRows(const LayerShape& shape, std::int64_t head_rows) {
+  // A block that all rows read cannot be cut: two quanta at most.
+  const std::int64_t row_flops = 2 * BlockLayout(shape).elements();
+  const std::int64_t most = std::clamp(2 * kQuantumFlops / row_flops / kGemmMaxRows * kGemmMaxRows,
+                                       kGemmMaxRows, kMostTileRows);
   const std::int64_t wanted = CeilDivide(head_rows * shape.kv_heads, kWantedTiles);
-  const std::int64_t rows = RoundUp(wanted, kGemmMaxRows);
-  return std::min(std::clamp(rows, kLeastTileRows, kMostTileRows),
-                  std::max(head_rows, std::int64_t{1}));
+  const std::int64_t rows =
+      std::clamp(RoundUp(wanted, kGemmMaxRows), std::min(kLeastTileRows, most), most);
+  return std::min(rows, std::max(head_rows, std::int64_t{1}));
 }
 
 std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std::int64_t queries,
@@ -74,7 +78,7 @@ std::int64_t IndexPlan::Bytes(const LayerShape& shape, std::int64_t tokens, std:
                            words * static_cast<std::int64_t>(sizeof(RowMask)) +
                            static_cast<std::int64_t>(sizeof(RowMasses)) +
                            top_k * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int64_t));
-  const std::int64_t audits = tiles * std::min(tile_rows, kMostAudits);
+  const std::int64_t audits = tiles * MostAudits(tile_rows);
   return rows * row + audits * PlanAudits::RowBytes(layout, words) +
          head_rows * static_cast<std::int64_t>(sizeof(RowMask));
 }
@@ -148,7 +152,7 @@ void IndexPlan::Reset(const QueryGroup& group, const AnswerView& answer) {
        tiles * padded_rows_ * (shape_.key_dim + SoftmaxSums::RowFloats(layout_.padded_value_dim)));
   Grow(selected_, tiles * padded_rows_ * row_words());
   masses_.resize(static_cast<std::size_t>(tiles * padded_rows_));
-  audits_.Reset(tiles, use_index_ ? std::min(head_rows_, kMostAudits) : 0, row_words());
+  audits_.Reset(tiles, use_index_ ? MostAudits(tile_rows_) : 0, row_words());
   if (answer.top_k > 0) {
     Grow(top_scores_, tiles * padded_rows_ * answer.top_k);
     Grow(top_positions_, tiles * padded_rows_ * answer.top_k);

@@ -45,7 +45,7 @@ struct SpanInput {
   SpanBounds span;
   std::vector<std::shared_ptr<const IndexSpan>> spans;
   std::vector<std::shared_ptr<const RawBlock>> blocks;
-  // Whose metric the span's leaves share; null: they make one of their own.
+  // Whose metric or table of errors the span shares; null: it makes its own.
   std::shared_ptr<const IndexSpan> lender;
 
   std::int64_t CountKeys() const;

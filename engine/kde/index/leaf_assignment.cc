@@ -1,7 +1,6 @@
 #include "engine/kde/index/leaf_assignment.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -54,7 +53,7 @@ void ReassignLeaves(const KeyMatrix& keys, std::span<std::int32_t> order, Scratc
   float* means_t = scratch.Take(keys.dim * columns);
   float* offsets = scratch.Take(columns);
   float* scores = scratch.Take(RoundUp(count, kGemmMaxRows) * columns);
-  LeafMeans(keys, order, columns, means_t, offsets);
+  MeanColumns(keys, order, columns, means_t, offsets);
   ScoreKeys(keys, order, columns, means_t, scores, scratch);
 
   // Clearest choice first; equal ones in the order of the keys.

@@ -18,8 +18,8 @@ constexpr std::int64_t kAhead = 4;
 
 }  // namespace
 
-void LeafMeans(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
-               float* means_t, float* offsets) {
+void MeanColumns(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
+                 float* means_t, float* offsets) {
   const auto count = static_cast<std::int64_t>(order.size());
   std::vector<double> sum(static_cast<std::size_t>(keys.dim));
   std::fill_n(means_t, keys.dim * columns, 0.0F);
@@ -65,6 +65,7 @@ void DistancesFromMeans(const KeyMatrix& keys, std::span<const std::int32_t> ord
   std::vector<float> mean(sum.size());
   std::array<float, kBlockTokens> squares;
   distances.clear();
+  distances.reserve(order.size());
   for (std::int64_t first = 0; first < count; first += kBlockTokens) {
     const std::int64_t end = std::min(first + kBlockTokens, count);
     const RowList leaf = {keys.rows, keys.dim, order.data() + first, end - first};

@@ -17,8 +17,8 @@ namespace attnd::engine {
 
 // The means as columns [dim][columns], and minus half their squared lengths; columns beyond the
 // leaves: zeros and -inf.
-void LeafMeans(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
-               float* means_t, float* offsets);
+void MeanColumns(const KeyMatrix& keys, std::span<const std::int32_t> order, std::int64_t columns,
+                 float* means_t, float* offsets);
 
 // scores[i][leaf] = key rows[i] . mean: with its offset the nearest mean has the largest.
 // [GemmPaddedRows of the rows][columns].

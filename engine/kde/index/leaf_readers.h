@@ -3,7 +3,7 @@
 // The rows of a large tile share few leaves: to ask every row at every leaf took 7 % of a query's
 // time over 131,072 keys.
 //
-// Borrows its memory from the caller's frame. One thread's; cannot fail.
+// Borrows its memory from the caller's frame. One thread's; cannot fail but for std::bad_alloc.
 #ifndef ATTND_ENGINE_KDE_INDEX_LEAF_READERS_H_
 #define ATTND_ENGINE_KDE_INDEX_LEAF_READERS_H_
 

@@ -3,9 +3,9 @@
 //
 //  - Ratio of a leaf or branch: true over predicted masses, summed over the queries that would not
 //    look further, drawn towards the ratio of all where it was given little mass.
-//  - ErrorTable: for each threshold, the share of keys read, the ratio of true to predicted masses
-//    of all that is not read, and the 95 % quantiles of the error and of the error over its
-//    prediction.
+//  - ErrorTable: for each threshold, the share of keys read, the queries' median ratio of true to
+//    predicted masses of all that is not read, and the 95 % quantiles of the error and of the error
+//    over its prediction.
 //
 // A query's own key is left out, and the leaf that holds it counts as read: a query is more like
 // itself than any other query will be like a key. A pure function of the index and the scale. Not

@@ -11,6 +11,7 @@
 #ifndef ATTND_ENGINE_KDE_INDEX_ROW_AUDIT_H_
 #define ATTND_ENGINE_KDE_INDEX_ROW_AUDIT_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/exact/softmax_sums.h"
@@ -18,8 +19,10 @@
 
 namespace attnd::engine {
 
-// The most rows of a tile that are audited at once; those of the smallest tickets.
-inline constexpr std::int64_t kMostAudits = 64;
+// The most rows of a tile of `rows` rows that are audited at once; those of the smallest tickets.
+constexpr std::int64_t MostAudits(std::int64_t rows) {
+  return std::min(rows, std::max(std::int64_t{64}, rows / 12));
+}
 
 // Uniform over 64 bits. `position`: of the query's own token, -1: not known.
 std::uint64_t AuditTicket(const float* query, std::int64_t dim, std::int64_t position);
@@ -33,7 +36,8 @@ double AuditChance(double answer_work, double audit_work, double share);
 
 // The share of tiles of `rows` rows that are audited at all, where each row's chance is to be
 // `chance`: audits that read the keys together cost less. In a batch of 8,192 queries over 32,000
-// keys, 4 audits in each of 11 tiles cost 10 % of the answers, and so do 12 in each of 7.
+// keys, in tiles of 768, 4 audits in each of 11 cost 10 % of the answers, and so do 12 in each
+// of 7.
 double TileChance(double chance, std::int64_t rows);
 
 // Error of a row with sums [d_v], as an L2 norm: the answer's, in which the keys that were not read

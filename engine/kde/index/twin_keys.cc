@@ -33,7 +33,7 @@ TwinKeys::TwinKeys(const KeyMatrix& keys, std::span<std::int32_t> order)
   columns_ = RoundUp((count + kBlockTokens - 1) / kBlockTokens, kGemmColumnMultiple);
   means_t_.resize(Index(keys.dim * columns_));
   offsets_.resize(Index(columns_));
-  LeafMeans(keys, order, columns_, means_t_.data(), offsets_.data());
+  MeanColumns(keys, order, columns_, means_t_.data(), offsets_.data());
   // Keys of isolated leaves are always read; none is to leave for a twin's sake.
   for (std::int64_t leaf = 0; leaf * kBlockTokens < count; ++leaf) {
     if (IsIsolated(leaf * kBlockTokens)) {

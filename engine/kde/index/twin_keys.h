@@ -26,6 +26,9 @@ class TwinKeys {
   // leaf_assignment.h sets them apart; it outlives this.
   TwinKeys(const KeyMatrix& keys, std::span<std::int32_t> order);
 
+  TwinKeys(const TwinKeys&) = delete;
+  TwinKeys& operator=(const TwinKeys&) = delete;
+
   // Does the next step: some of the keys. True when none is left.
   bool Step(Scratch& scratch);
 

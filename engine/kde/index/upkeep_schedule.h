@@ -36,7 +36,7 @@ inline constexpr std::int64_t kEpochTokens = std::int64_t{248} * 1024;
 inline constexpr std::int64_t kSpanGrid = 128;  // all spans end at a multiple of this
 inline constexpr std::int64_t kLeastMainTokens = 3968;
 inline constexpr std::int64_t kLeastLadderTokens = 256;
-inline constexpr std::int64_t kEpochSpans = 19;  // visible ones, at most
+inline constexpr std::int64_t kEpochSpans = 16;  // visible ones, at most
 
 // Whether a main span may be this one.
 bool IsMainSpan(const SpanBounds& span);

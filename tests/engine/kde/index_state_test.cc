@@ -93,6 +93,41 @@ TEST(IndexStateTest, ShortSpansTakeWhatTheMainOneLearned) {
   }
 }
 
+// Values that are all alike in the main span taught it no errors, and those of the spans behind it
+// were stated as none.
+TEST(IndexStateTest, ShortSpansLearnWhereTheMainOneHadNothingToLearnFrom) {
+  const LayerShape shape = {1, 1, 16, 16, 0.3F};
+  const std::int64_t count = 4096 + 1024 + 256;
+  const auto engine = MakeKde(shape);
+  for (const bool masked : {false, true}) {
+    Tokens tokens = ClusteredTokens(shape, count, 40, 63);
+    for (std::int64_t t = 0; t < 3968; ++t) {
+      if (masked) tokens.Mask(t);
+      std::fill_n(tokens.values.begin() + t * shape.value_row(), shape.value_row(), 1.0F);
+    }
+    const Snapshot snapshot = exact_test::At(*engine, tokens, count);
+    const auto& spans = static_cast<const IndexState&>(*snapshot.sealed).spans();
+    ASSERT_EQ(spans.size(), 3U);
+    for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+      const ErrorTable& errors = spans[i]->heads.front()->errors();
+      EXPECT_EQ(errors.keys, spans[i]->span.tokens) << masked;
+      EXPECT_GT(errors.errors.front(), 0.0F) << masked;
+      EXPECT_GT(errors.spread, 0.0F) << masked;
+    }
+  }
+}
+
+// Keys whose squares leave f32, in spans that were clustered before and are merged.
+TEST(IndexStateTest, HugeKeysAreMergedLikeOthers) {
+  const std::int64_t count = 8192 + 200;
+  Tokens tokens = ClusteredTokens(kShape, count, 40, 64);
+  tokens.keys[Size(6000 * kShape.key_row())] = 3e16F;
+  const auto engine = MakeKde(kShape);
+  const Snapshot snapshot = exact_test::At(*engine, tokens, count);
+  const auto& state = static_cast<const IndexState&>(*snapshot.sealed);
+  for (const auto& span : state.spans()) ExpectTokens(tokens, *span);
+}
+
 // The server admits appends by AppendBytes and states what tokens cost by bytes_per_token.
 TEST(IndexStateTest, HoldsNoMoreMemoryThanItSays) {
   for (const LayerShape& shape : {LayerShape{1, 1, 64, 64, 1.0F}, LayerShape{2, 2, 8, 40, 1.0F},
@@ -101,8 +136,9 @@ TEST(IndexStateTest, HoldsNoMoreMemoryThanItSays) {
     const std::int64_t last = 20480;
     const Tokens tokens = exact_test::RandomTokens(shape, last, 62);
     const auto state = engine->NewState();
-    const std::int64_t step = 8 * kBlockTokens;
-    for (std::int64_t sealed = 0; sealed < last; sealed += step) {
+    const std::int64_t step = 7 * kBlockTokens;
+    std::int64_t at_rest = 0;
+    for (std::int64_t sealed = 0; sealed + step <= last; sealed += step) {
       const std::int64_t before = state->bytes();
       exact_test::SealTokens(*engine, tokens, sealed, sealed + step, *state);
       // The open block is sealed when its successor arrives.
@@ -110,12 +146,14 @@ TEST(IndexStateTest, HoldsNoMoreMemoryThanItSays) {
           << sealed;
       if (SpansEndingAt(sealed + step).empty() && sealed > 4096 &&
           static_cast<const IndexState&>(*state).bytes() < before + step * 4096) {
+        ++at_rest;
         const std::int64_t rest =
             engine->fixed_bytes() + (sealed + step) * engine->bytes_per_token();
         ASSERT_LE(state->bytes(),
                   rest + IndexState::UpkeepBytes(BlockLayout(shape), sealed, sealed + step));
       }
     }
+    EXPECT_GE(at_rest, 10);
   }
 }
 
