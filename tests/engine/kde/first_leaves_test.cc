@@ -19,14 +19,15 @@ namespace {
 
 constexpr std::int64_t kDim = 8;
 
-// Keys of 64 each about `centres` centres, in an order in which the keys of a centre are together.
+// 64 keys about each of some centres, in an order in which the keys of a centre are together.
 struct Clusters {
   Clusters(std::int64_t full, std::int64_t loose, std::uint32_t seed)
       : values(RandomValues((full * kBlockTokens + loose) * kDim, seed, 0.1F)),
         keys{values.data(), full * kBlockTokens + loose, kDim},
         order(Size(keys.count)),
         kept(full) {
-    const std::vector<float> centres = RandomValues((full + 1) * kDim, seed + 1, 2.0F);
+    const std::vector<float> centres =
+        RandomValues((keys.count / kBlockTokens + 1) * kDim, seed + 1, 2.0F);
     for (std::int64_t i = 0; i < keys.count * kDim; ++i) {
       values[Size(i)] += centres[Size(i / kDim / kBlockTokens * kDim + i % kDim)];
     }
