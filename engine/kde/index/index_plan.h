@@ -93,6 +93,8 @@ class IndexPlan final : public AttendPlan {
   std::int64_t AttendLeaf(Tile& tile, const SpanView& span, std::int64_t leaf,
                           std::span<const std::int32_t> readers, std::int64_t next,
                           Scratch& scratch);
+
+  // In index_plan_answers.cc.
   void Write(const Tile& tile) const;
   void WriteEstimates(const Tile& tile) const;
 
