@@ -165,8 +165,9 @@ class Pair {
 
  private:
   double Rows() const {
-    return static_cast<double>(static_cast<std::int64_t>(problem_.queries.size()) /
-                               problem_.shape.query_row());
+    const std::int64_t rows =
+        static_cast<std::int64_t>(problem_.queries.size()) / problem_.shape.query_row();
+    return static_cast<double>(rows);
   }
 
   AskedOf Asked(double target) const {
@@ -279,11 +280,11 @@ bool Keeps(const Figures& figures, double error) {
 // Time per query at the first goal to `query_us`, 0 where none keeps to it.
 std::vector<Bar> MeasureGoals(const Problem& problem, Pair& pair, std::span<const Goal> goals,
                               double peak_gflops, double* query_us = nullptr) {
+  const std::size_t queries = problem.queries.size() / kWordDim;
   PrintError(problem.name, "mean(V)", pair.OfMeanValue());
   const double share = pair.GflopsOfExact() / peak_gflops;
   std::printf(" | %.1f | exact: %.0f %% of FMA peak |\n",
-              1e6 * pair.exact_seconds() / static_cast<double>(problem.queries.size() / kWordDim),
-              100 * share);
+              1e6 * pair.exact_seconds() / static_cast<double>(queries), 100 * share);
   std::vector<Figures> all;
   for (const double target : kTargets) {
     all.push_back(pair.Measure(target, 3));

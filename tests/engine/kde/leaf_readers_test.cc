@@ -18,7 +18,11 @@ TEST(KdeLeafReadersTest, AreTheRowsThatSelectedTheLeaf) {
   Scratch scratch;
   for (const std::int64_t rows : {0, 1, 2, 63, 500}) {
     std::vector<RowMask> selected(Size(rows * kStride));
-    for (RowMask& word : selected) word = random() & random() & random();
+    for (RowMask& word : selected) {
+      word = random();
+      word &= random();
+      word &= random();
+    }
     if (rows > 0) selected[0] = ~RowMask{0};
     for (const std::int64_t first : {0, 1, 40, 63}) {
       const Scratch::Frame frame(scratch);
