@@ -17,7 +17,9 @@ namespace attnd::engine {
 
 class BandSums {
  public:
-  // Up to 32 bands.
+  static constexpr std::int64_t kMostBands = 64;
+
+  // Up to kMostBands bands.
   BandSums(std::int64_t queries, std::int64_t bands, std::int64_t width)
       : bands_(bands),
         width_(width),
@@ -30,7 +32,7 @@ class BandSums {
   double* Of(std::int64_t query, std::int64_t band) {
     double* sums = Row(query, band);
     if (!Has(query, band)) std::fill_n(sums, width_, 0.0);
-    used_[static_cast<std::size_t>(query)] |= std::uint32_t{1} << band;
+    used_[static_cast<std::size_t>(query)] |= std::uint64_t{1} << band;
     return sums;
   }
 
@@ -57,7 +59,7 @@ class BandSums {
   const std::int64_t bands_;
   const std::int64_t width_;
   AlignedBuffer<double> sums_;       // [queries][bands][width]
-  std::vector<std::uint32_t> used_;  // [queries]: bit b: band b is not empty
+  std::vector<std::uint64_t> used_;  // [queries]: bit b: band b is not empty
 };
 
 }  // namespace attnd::engine

@@ -44,10 +44,10 @@ class HeadBuild {
   // Memory that a build takes beside the index it makes.
   static std::int64_t WorkBytes(const BlockLayout& layout, std::int64_t tokens);
 
- private:
-  // Spans of 4 and 16 leaves.
+  // Spans of up to 16 leaves take their table of errors from their lender, where that has one.
   static constexpr std::int64_t kMostBorrowingTokens = 4 * kLeastLadderTokens;
 
+ private:
   enum class Stage {
     kGather,
     kFirstLeaves,

@@ -17,8 +17,8 @@
 namespace attnd::engine {
 namespace {
 
-// Ratios of leaves are learned where they are not read at this threshold, 1/256.
-constexpr std::int64_t kRatioThreshold = 8;
+// Ratios of leaves are learned where they are not read at this threshold.
+constexpr std::int64_t kRatioThreshold = kDefaultThreshold;
 
 // Ratios beyond these come from a handful of masses.
 constexpr double kLeastRatio = 0.1;

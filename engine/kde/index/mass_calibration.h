@@ -45,6 +45,7 @@ class MassCalibration {
   static constexpr std::int64_t kQueries = 64;
   // Bands of leaves by the first threshold under which they are read; the last one: none.
   static constexpr std::int64_t kBands = kThresholds + 1;
+  static_assert(kBands <= BandSums::kMostBands);
 
   struct Row {
     std::int64_t own_place = 0;  // of its key in the leaves
