@@ -195,6 +195,18 @@ class Engine {
   virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
                             std::span<const Block> blocks, Scratch& scratch) const = 0;
 
+  // Whether a sealed state gives back the rows of its blocks as they were sealed, so that sealing
+  // them again makes an equal state. The two functions below are for engines that do.
+  virtual bool keeps_rows() const { return false; }
+  // The first block that a query after those sealed can see: 0 without a sliding window.
+  virtual std::int64_t FirstKeptBlock(const SealedState& /*state*/) const { return 0; }
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of a sealed block, at least the first that is
+  // kept, and returns which rows are unmasked.
+  virtual RowMask ReadBlock(const SealedState& /*state*/, std::int64_t /*block*/, float* /*keys*/,
+                            float* /*values*/) const {
+    return 0;
+  }
+
   // Whether sealing a block may do more than store it, most of which PrepareSeal does before: then
   // blocks are best sealed one at a time, each once it is prepared.
   virtual bool prepares_seals() const { return false; }

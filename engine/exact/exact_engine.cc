@@ -53,6 +53,15 @@ class ExactEngine final : public Engine {
     return static_cast<KeyValueState<Element>&>(state).Append(blocks);
   }
 
+  bool keeps_rows() const override { return true; }
+  std::int64_t FirstKeptBlock(const SealedState& state) const override {
+    return static_cast<const KeyValueState<Element>&>(state).FirstKeptBlock();
+  }
+  RowMask ReadBlock(const SealedState& state, std::int64_t block, float* keys,
+                    float* values) const override {
+    return static_cast<const KeyValueState<Element>&>(state).ReadBlock(block, keys, values);
+  }
+
   // Sealing copies rows and sums nothing, so that no finite block can fail.
   absl::Status CheckTail(const SealedState& /*state*/, const TailView& /*tail*/,
                          Scratch& /*scratch*/) const override {

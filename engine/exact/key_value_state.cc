@@ -21,6 +21,12 @@ void StoreRow(const float* row, std::int64_t count, std::uint16_t* stored) {
   F32ToBf16(row, stored, count);
 }
 
+float AsF32(float stored) { return stored; }
+
+float AsF32(std::uint16_t stored) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(stored) << 16);
+}
+
 template <typename Element>
 void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offset,
                 Segment<Element>& segment) {
@@ -89,8 +95,7 @@ std::int64_t KeyValueState<Element>::WindowBytes() const {
 
 template <typename Element>
 void KeyValueState<Element>::DropSegments() {
-  const std::int64_t first_block = window_.First(blocks_ * kBlockTokens) / kBlockTokens;
-  const std::int64_t keep = PlaceOfBlock(first_block, full_segment_).segment;
+  const std::int64_t keep = PlaceOfBlock(FirstKeptBlock(), full_segment_).segment;
   const auto count = std::min(static_cast<std::size_t>(keep - first_segment_), segments_.size());
   for (std::size_t i = 0; i < count; ++i) bytes_ -= segments_[i]->bytes();
   segments_.erase(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -119,6 +124,32 @@ absl::Status KeyValueState<Element>::Append(std::span<const Block> blocks) {
                      blocks_ * kBlockTokens, " (the layer holds ", bytes_, " bytes)"));
   }
   return absl::OkStatus();
+}
+
+template <typename Element>
+std::int64_t KeyValueState<Element>::FirstKeptBlock() const {
+  return window_.First(blocks_ * kBlockTokens) / kBlockTokens;
+}
+
+template <typename Element>
+RowMask KeyValueState<Element>::ReadBlock(std::int64_t index, float* keys, float* values) const {
+  const std::int64_t key_row = layout_.kv_heads * layout_.key_dim;
+  const std::int64_t value_row = layout_.kv_heads * layout_.value_dim;
+  RowMask valid = 0;
+  for (std::int64_t head = 0; head < layout_.kv_heads; ++head) {
+    const BlockView<Element> stored = block(head, index);
+    valid = stored.valid;
+    for (std::int64_t token = 0; token < kBlockTokens; ++token) {
+      float* key = keys + token * key_row + head * layout_.key_dim;
+      for (std::int64_t i = 0; i < layout_.key_dim; ++i) {
+        key[i] = AsF32(stored.keys_t[i * kBlockTokens + token]);
+      }
+      float* value = values + token * value_row + head * layout_.value_dim;
+      const Element* row = stored.values + token * layout_.padded_value_dim;
+      for (std::int64_t i = 0; i < layout_.value_dim; ++i) value[i] = AsF32(row[i]);
+    }
+  }
+  return valid;
 }
 
 template class KeyValueState<float>;

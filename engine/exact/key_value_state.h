@@ -53,6 +53,11 @@ class KeyValueState final : public SealedState {
   // the state is then unusable.
   absl::Status Append(std::span<const Block> blocks);
 
+  // The first block that is visible from position 64 * blocks() on.
+  std::int64_t FirstKeptBlock() const;
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of block `index`, as block() requires it.
+  RowMask ReadBlock(std::int64_t index, float* keys, float* values) const;
+
   // Memory of the segments that `blocks` blocks of this shape take, if none is let go.
   std::int64_t CapacityBytes(std::int64_t blocks) const;
   // With a window, the most memory that a state takes.
