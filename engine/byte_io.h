@@ -68,6 +68,7 @@ class ByteReader {
   // of which are still to come; 0 where the bytes left cannot hold them.
   std::int64_t Count(std::int64_t item_bytes);
 
+  std::int64_t left() const { return static_cast<std::int64_t>(left_.size()); }
   bool ok() const { return ok_; }
   // Everything was there, and nothing is left.
   bool complete() const { return ok_ && left_.empty(); }

@@ -22,11 +22,14 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/block.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
 
+class ByteReader;
+class ByteWriter;
 class FeatureMap;
 
 // The engine's memory of complete blocks. Each engine derives its own and casts back what it made.
@@ -205,6 +208,18 @@ class Engine {
   virtual RowMask ReadBlock(const SealedState& /*state*/, std::int64_t /*block*/, float* /*keys*/,
                             float* /*values*/) const {
     return 0;
+  }
+
+  // The two functions below are for engines that keep sums instead, whatever their length. Stored
+  // bytes hold no more than cannot be derived; their form is described beside each state.
+  virtual absl::Status Save(const SealedState& /*state*/, ByteWriter& /*writer*/) const {
+    return absl::UnimplementedError("the engine keeps rows, which are what is to be saved of it");
+  }
+  // What Save() wrote of a state of `sealed_tokens` tokens: one equal to it in every bit, not yet
+  // published. DataLoss where the bytes are not those of such a state.
+  virtual absl::StatusOr<std::shared_ptr<SealedState>> Load(std::int64_t /*sealed_tokens*/,
+                                                            ByteReader& /*reader*/) const {
+    return absl::UnimplementedError("the engine keeps rows, which are what is to be sealed again");
   }
 
   // Whether sealing a block may do more than store it, most of which PrepareSeal does before: then
