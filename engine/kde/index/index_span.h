@@ -36,6 +36,11 @@ struct IndexSpan {
   std::int64_t bytes() const;
   static std::int64_t Bytes(const BlockLayout& layout, const SpanBounds& span);
 
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of the span's tokens from position `first` on,
+  // a multiple of 64, and returns which are unmasked; rows of others are zeros.
+  RowMask ReadBlock(const BlockLayout& layout, std::int64_t first, float* keys,
+                    float* values) const;
+
   SpanBounds span;
   std::vector<std::unique_ptr<const HeadIndex>> heads;  // [kv_heads]
 };
