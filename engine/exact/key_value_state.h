@@ -75,8 +75,8 @@ class KeyValueState final : public SealedState {
   // With a window, the most memory that a state takes.
   std::int64_t WindowBytes() const;
 
-  // Requires 0 <= kv_head < kv_heads, index < blocks(), and that the block holds a token that is
-  // visible from position 64 * blocks() on.
+  // Requires 0 <= kv_head < kv_heads, that the block has been sealed into this state or one that it
+  // was copied from, and that it holds a token that is visible from position 64 * blocks() on.
   BlockView<Element> block(std::int64_t kv_head, std::int64_t index) const {
     const BlockPlace place = PlaceOfBlock(index, full_segment_);
     const Segment<Element>& segment =

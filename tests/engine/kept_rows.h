@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/block.h"
 #include "engine/engine.h"
+#include "engine/scratch.h"
 #include "gtest/gtest.h"
 #include "tests/engine/exact_harness.h"
 #include "tests/engine/harness_common.h"

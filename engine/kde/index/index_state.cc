@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/exact/key_value_state.h"
 #include "engine/kde/index/upkeep_schedule.h"
 
 namespace attnd::engine {

@@ -2,9 +2,9 @@
 // them, and a state that is made of them is the same.
 #include "tests/engine/kept_rows.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "engine/kde/index/index_state.h"
