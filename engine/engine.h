@@ -190,6 +190,13 @@ class Engine {
   // A sealed state without tokens.
   virtual std::shared_ptr<SealedState> NewState() const = 0;
 
+  // A sealed state that holds no rows although `first_block` blocks were sealed: where sealing
+  // again the rows of a state begins whose FirstKeptBlock() that is. It may be asked once its own
+  // FirstKeptBlock() is `first_block`; without a sliding window 0 alone comes to that.
+  virtual std::shared_ptr<SealedState> NewStateAt(std::int64_t /*first_block*/) const {
+    return NewState();
+  }
+
   // A copy that may be changed while `state` stays as it is.
   virtual std::shared_ptr<SealedState> Clone(const SealedState& state) const = 0;
 

@@ -43,6 +43,10 @@ class ExactEngine final : public Engine {
     return std::make_shared<KeyValueState<Element>>(shape_, window_);
   }
 
+  std::shared_ptr<SealedState> NewStateAt(std::int64_t first_block) const override {
+    return std::make_shared<KeyValueState<Element>>(shape_, window_, first_block);
+  }
+
   std::shared_ptr<SealedState> Clone(const SealedState& state) const override {
     return std::make_shared<KeyValueState<Element>>(
         static_cast<const KeyValueState<Element>&>(state));
