@@ -62,7 +62,8 @@ class LayerLoader {
 
   LayerLoader(const Engine& engine, const std::shared_ptr<const LayerState>& base);
 
-  absl::Status Append(std::int64_t rows, Scratch& scratch);
+  absl::Status Append(const SavedRows& rows, Scratch& scratch);
+  absl::Status RunSteps(Scratch& scratch);
 
   const Engine* engine_;
   LayerDraft draft_;

@@ -154,8 +154,7 @@ TokenBatch SavedRows::batch() const {
   TokenBatch batch;
   batch.count = count_;
   batch.keys = type_ == DataType::kF32 ? Elements(type_, keys_) : Elements(type_, bf16_keys_);
-  batch.values =
-      type_ == DataType::kF32 ? Elements(type_, values_) : Elements(type_, bf16_values_);
+  batch.values = type_ == DataType::kF32 ? Elements(type_, values_) : Elements(type_, bf16_values_);
   batch.mask = mask_.data();
   batch.log_decays = Elements(DataType::kF32, log_decays_);
   batch.rates = Elements(DataType::kF32, rates_);

@@ -46,8 +46,8 @@ class SavedRows {
   std::int64_t count_ = 0;
   DataType type_ = DataType::kF32;
   std::vector<std::uint8_t> mask_;
-  std::vector<float> keys_;         // f32
-  std::vector<float> values_;       // f32
+  std::vector<float> keys_;    // f32
+  std::vector<float> values_;  // f32
   std::vector<std::uint16_t> bf16_keys_;
   std::vector<std::uint16_t> bf16_values_;
   std::vector<float> log_decays_;

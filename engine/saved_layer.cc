@@ -47,8 +47,8 @@ absl::StatusOr<std::string> SaveSegment(const Engine& engine, const LayerState& 
         absl::StrCat("segment: an engine of kind ", engine.name(), " that keeps sums has none"));
   }
   if (blocks < 1 || blocks > kMostSegmentBlocks) {
-    return absl::InvalidArgumentError(absl::StrCat("segment: blocks is ", blocks,
-                                                   "; it must be 1 to ", kMostSegmentBlocks));
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment: blocks is ", blocks, "; it must be 1 to ", kMostSegmentBlocks));
   }
   const std::int64_t kept = engine.FirstKeptBlock(*state.sealed);
   const std::int64_t last = state.sealed_tokens / kBlockTokens - blocks;

@@ -19,7 +19,8 @@
 //   form:     the engine's name, 8 bytes filled up with zeros; i64 kv_heads, query_heads, key_dim,
 //             value_dim, c, log-decays and rates of a token, bytes of a stored number (4: f32, 2:
 //             bfloat16), 1 where the engine keeps rows and else 0
-//   rows:     u64 mask (bit i: row i is unmasked), keys [n, H, d_k] and values [n, H, d_v] as stored
+//   rows:     u64 mask (bit i: row i is unmasked), keys [n, H, d_k] and values [n, H, d_v] as
+//   stored
 //             numbers, log-decays and rates f32; masked rows are zeros. n is 64 for sealed blocks.
 //
 // The form tells layers of different shapes and kinds apart, not configurations: whoever stores

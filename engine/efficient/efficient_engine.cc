@@ -108,10 +108,9 @@ absl::Status EfficientEngine::Save(const SealedState& state, ByteWriter& writer)
 }
 
 absl::StatusOr<std::shared_ptr<SealedState>> EfficientEngine::Load(std::int64_t sealed_tokens,
-                                                          ByteReader& reader) const {
+                                                                   ByteReader& reader) const {
   std::shared_ptr<SealedState> state = NewState();
-  absl::Status status =
-      LoadEfficientState(layer(), sealed_tokens, reader, Own(*state));
+  absl::Status status = LoadEfficientState(layer(), sealed_tokens, reader, Own(*state));
   if (!status.ok()) return status;
   return state;
 }

@@ -255,7 +255,7 @@ absl::Status GatedEngine::Save(const SealedState& state, ByteWriter& writer) con
 }
 
 absl::StatusOr<std::shared_ptr<SealedState>> GatedEngine::Load(std::int64_t sealed_tokens,
-                                                          ByteReader& reader) const {
+                                                               ByteReader& reader) const {
   std::shared_ptr<SealedState> state = NewState();
   absl::Status status =
       LoadLinearState(layer(), SavedSums::kGated, sealed_tokens, reader, Own(*state));

@@ -37,8 +37,8 @@ class BlockWindow {
     }
   }
 
-  // Fills an empty window as `pushed` blocks leave it, with what next(level) gives, asked for in the
-  // order of ForNodes(). False where it gives null; the window is then unusable.
+  // Fills an empty window as `pushed` blocks leave it, with what next(level) gives, asked for in
+  // the order of ForNodes(). False where it gives null; the window is then unusable.
   template <typename Next>
   bool Restore(std::int64_t pushed, const Next& next) {
     blocks_ = std::min(pushed, most_blocks_);

@@ -69,7 +69,7 @@ absl::Status LinearEngine::Save(const SealedState& state, ByteWriter& writer) co
 }
 
 absl::StatusOr<std::shared_ptr<SealedState>> LinearEngine::Load(std::int64_t sealed_tokens,
-                                                          ByteReader& reader) const {
+                                                                ByteReader& reader) const {
   std::shared_ptr<SealedState> state = NewState();
   absl::Status status =
       LoadLinearState(layer(), SavedSums::kLinear, sealed_tokens, reader, Own(*state));

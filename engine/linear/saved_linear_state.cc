@@ -109,7 +109,7 @@ absl::Status LoadLinearState(const LinearLayer& layer, SavedSums kind, std::int6
       return DamagedSums("an exponent is out of range");
     }
     const double largest = GetTotals(layer, reader, state.totals(head));
-    // From here on a number rounds to infinity.
+    // Halfway from the largest float to 2^128, where rounding gives infinity.
     if (!(largest < 0x1.ffffffp+127)) return DamagedSums("one leaves the range of f32");
     RoundSummary(layer.dims, head, state);
   }

@@ -86,10 +86,9 @@ absl::Status WindowEngine::Save(const SealedState& state, ByteWriter& writer) co
 }
 
 absl::StatusOr<std::shared_ptr<SealedState>> WindowEngine::Load(std::int64_t sealed_tokens,
-                                                          ByteReader& reader) const {
+                                                                ByteReader& reader) const {
   std::shared_ptr<SealedState> state = NewState();
-  absl::Status status =
-      LoadWindow(layer(), sealed_tokens, reader, AsWindow(*state));
+  absl::Status status = LoadWindow(layer(), sealed_tokens, reader, AsWindow(*state));
   if (!status.ok()) return status;
   return state;
 }
