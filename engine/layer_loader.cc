@@ -71,7 +71,7 @@ absl::StatusOr<LayerLoader> LayerLoader::Make(const Engine& engine, std::span<co
   }
   SavedRows tail;
   if (!tail.Read(engine, stored.tail_rows, reader)) {
-    return DamagedRoot("the rows of the open block are not all there");
+    return DamagedRoot("the rows of the open block are cut off, or masked ones are not zeros");
   }
   auto base = std::make_shared<LayerState>();
   if (engine.keeps_rows()) {
@@ -143,7 +143,7 @@ absl::StatusOr<bool> LayerLoader::Step(Scratch& scratch) {
   if (segment_blocks_ > 0) {
     if (!draft_.PrepareSeal(kBlockTokens, scratch)) return false;
     if (!rows_.Read(*engine_, kBlockTokens, segment_)) {
-      return DamagedSegment("the rows of a block are not all there");
+      return DamagedSegment("the rows of a block are cut off, or masked ones are not zeros");
     }
     absl::Status appended = Append(rows_, scratch);
     if (!appended.ok()) return appended;

@@ -62,10 +62,20 @@ void PutStored(const Engine& engine, const float* numbers, std::int64_t count, B
   }
 }
 
+// Reads rows of `row` numbers. False where they are not all there, or one that is masked is not
+// zeros.
 template <typename Number>
-void Read(std::int64_t count, ByteReader& reader, std::vector<Number>& numbers) {
-  numbers.resize(static_cast<std::size_t>(count));
+bool ReadRows(const std::vector<std::uint8_t>& mask, std::int64_t row, ByteReader& reader,
+              std::vector<Number>& numbers) {
+  const auto size = static_cast<std::size_t>(row);
+  numbers.resize(mask.size() * size);
   reader.GetAll(std::span<Number>(numbers));
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    const auto bytes = std::as_bytes(std::span<const Number>(numbers).subspan(i * size, size));
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    if (mask[i] == 0 && !std::ranges::all_of(bytes, is_zero)) return false;
+  }
+  return reader.ok();
 }
 
 template <typename Number>
@@ -136,18 +146,14 @@ bool SavedRows::Read(const Engine& engine, std::int64_t rows, ByteReader& reader
   count_ = rows;
   mask_.resize(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < mask_.size(); ++i) mask_[i] = valid >> i & 1;
-  if (engine.rounds_storage()) {
-    type_ = DataType::kBf16;
-    engine::Read(rows * shape.key_row(), reader, bf16_keys_);
-    engine::Read(rows * shape.value_row(), reader, bf16_values_);
-  } else {
-    type_ = DataType::kF32;
-    engine::Read(rows * shape.key_row(), reader, keys_);
-    engine::Read(rows * shape.value_row(), reader, values_);
-  }
-  engine::Read(rows * layout.log_decays, reader, log_decays_);
-  engine::Read(rows * layout.rates, reader, rates_);
-  return reader.ok();
+  type_ = engine.rounds_storage() ? DataType::kBf16 : DataType::kF32;
+  const bool stored = type_ == DataType::kBf16
+                          ? ReadRows(mask_, shape.key_row(), reader, bf16_keys_) &&
+                                ReadRows(mask_, shape.value_row(), reader, bf16_values_)
+                          : ReadRows(mask_, shape.key_row(), reader, keys_) &&
+                                ReadRows(mask_, shape.value_row(), reader, values_);
+  return stored && ReadRows(mask_, layout.log_decays, reader, log_decays_) &&
+         ReadRows(mask_, layout.rates, reader, rates_);
 }
 
 TokenBatch SavedRows::batch() const {

@@ -36,7 +36,8 @@ void PutRows(const Engine& engine, const Block& block, std::int64_t rows, ByteWr
 // Rows that were read, as a layer takes tokens.
 class SavedRows {
  public:
-  // Reads `rows` (at most 64) rows. False where they are not all there or more are unmasked.
+  // Reads `rows` (at most 64) rows. False where they are not all there, where the mask has more,
+  // and where one that is masked is not zeros.
   bool Read(const Engine& engine, std::int64_t rows, ByteReader& reader);
 
   // Valid until the next Read().

@@ -53,17 +53,17 @@ std::vector<Kind> AllKinds() {
   add("kde_certified", KdeConfig{.mode = KdeConfig::Mode::kCertified});
   add("kde_paper", KdeConfig{.mode = KdeConfig::Mode::kPaper});
   for (const char* map :
-       {"elu_plus_one", "relu", "squared_relu", "identity", "favor", "favor_hyperbolic",
+       {"elu_plus_one", "relu", "squared_relu", "identity", "favor_positive", "favor_hyperbolic",
         "favor_sharp", "random_fourier", "cosformer", "dpfp", "taylor"}) {
     add(map, Mapped(map), 0, 0.5F);
   }
-  add("favor_far", Mapped("favor"), 0, 8.0F);
+  add("favor_far", Mapped("favor_positive"), 0, 8.0F);
   add("efficient", Mapped("efficient"));
   add("efficient_spread", Mapped("efficient"), 0, 60.0F);
   for (const std::int64_t blocks : {1, 2, 3, 6, 9, 17}) {
     add("window_" + std::to_string(blocks), Mapped("elu_plus_one"), blocks * kBlockTokens);
   }
-  add("favor_window", Mapped("favor"), 7 * kBlockTokens, 8.0F);
+  add("favor_window", Mapped("favor_positive"), 7 * kBlockTokens, 8.0F);
   for (const gated_test::Case& c : gated_test::AllCases()) {
     kinds.push_back({"gated_" + c.name,
                      {c.shape, c.config, 0},

@@ -49,7 +49,7 @@ std::vector<std::unique_ptr<const Engine>> MakeEngines() {
       {kShape, KdeConfig{.mode = KdeConfig::Mode::kIndex}, 0},
       {kShape, KdeConfig{.mode = KdeConfig::Mode::kCertified}, 0},
       {kShape, Linear("elu_plus_one"), 0},
-      {kShape, Linear("favor"), 256},
+      {kShape, Linear("favor_positive"), 256},
       {kShape, Linear("efficient"), 0},
       {kShape, gated, 0},
   };
