@@ -140,7 +140,9 @@ TEST(SavedLayerDamage, UnderAGoodChecksumIsRefusedOrGivesALayerThatAnswers) {
       }
       part = good;
     });
-    if (digested) EXPECT_EQ(given, 0);
+    if (digested) {
+      EXPECT_EQ(given, 0);
+    }
   }
 }
 

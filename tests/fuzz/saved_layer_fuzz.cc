@@ -1,8 +1,7 @@
 // Stored bytes of a layer: refused, or a layer that answers, takes more tokens, and is saved again.
 //
-// The first byte chooses the engine, the second how many bytes of the rest are the root, in units
-// of 32; what follows it are segments, each behind its length in two bytes. Magic, version and form
-// are made those of the engine and checksums right, or nothing would get past them.
+// The first byte chooses the engine; then come the root and segments, each behind its length in two
+// bytes. Magic, version, form and checksum are put around them, or nothing would get past these.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -99,22 +98,27 @@ void Use(const Engine& engine, const std::shared_ptr<const LayerState>& state, S
   if (!SaveRoot(engine, *state).ok()) std::abort();
 }
 
-void LoadAndUse(const Engine& engine, std::span<const char> bytes, std::size_t root_bytes) {
-  const std::size_t root = std::min(root_bytes, bytes.size());
+// Takes the next part, at most all that is left.
+std::span<const char> TakePart(std::span<const char>& bytes) {
+  ByteReader length(bytes);
+  const std::size_t size = length.Get<std::uint16_t>();
+  const std::span<const char> left = bytes.subspan(std::min<std::size_t>(2, bytes.size()));
+  const std::span<const char> part = left.first(std::min(size, left.size()));
+  bytes = left.subspan(part.size());
+  return part;
+}
+
+void LoadAndUse(const Engine& engine, std::span<const char> bytes) {
   absl::StatusOr<LayerLoader> loader =
-      LayerLoader::Make(engine, Framed(engine, kRootMagic, bytes.first(root)));
+      LayerLoader::Make(engine, Framed(engine, kRootMagic, TakePart(bytes)));
   Require(loader.status());
   if (!loader.ok()) return;
-  bytes = bytes.subspan(root);
   Scratch scratch;
-  while (bytes.size() > 2) {
-    ByteReader length(bytes);
-    const std::size_t size = std::min<std::size_t>(length.Get<std::uint16_t>(), bytes.size() - 2);
-    const absl::Status added =
-        loader->AddSegment(Framed(engine, kSegmentMagic, bytes.subspan(2, size)), scratch);
+  while (!bytes.empty()) {
+    const std::string segment = Framed(engine, kSegmentMagic, TakePart(bytes));
+    const absl::Status added = loader->AddSegment(segment, scratch);
     Require(added);
     if (!added.ok()) return;
-    bytes = bytes.subspan(2 + size);
   }
   const absl::StatusOr<std::shared_ptr<const LayerState>> state = loader->Finish(scratch);
   Require(state.status());
@@ -127,8 +131,8 @@ void LoadAndUse(const Engine& engine, std::span<const char> bytes, std::size_t r
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const auto& engines = *new const std::vector<std::unique_ptr<const attnd::engine::Engine>>(
       attnd::engine::MakeEngines());
-  if (size < 2) return 0;
-  const std::span<const char> bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
-  attnd::engine::LoadAndUse(*engines[data[0] % engines.size()], bytes, std::size_t{32} * data[1]);
+  if (size == 0) return 0;
+  attnd::engine::LoadAndUse(*engines[data[0] % engines.size()],
+                            {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }
