@@ -186,7 +186,7 @@ TEST(SavedLayerDamage, SegmentsThatAreMissingTwiceThereOrOfOtherTokensAreDataLos
     EXPECT_TRUE(absl::IsDataLoss(Load(*saved.engine, stored).status())) << order.size();
   }
   TokenStream other = saved.stream;
-  other.values[70 * 20] += 1.0F;
+  other.values[Size(70 * saved.engine->shape().value_row())] += 1.0F;
   const StatePtr state = Extend(*saved.engine, other, EmptyLayer(*saved.engine), 600);
   EXPECT_TRUE(absl::IsDataLoss(
       Load(*saved.engine, {saved.stored.root, Save(*saved.engine, *state, 3).segments}).status()));
