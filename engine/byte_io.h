@@ -10,7 +10,6 @@
 #define ATTND_ENGINE_BYTE_IO_H_
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -29,9 +28,6 @@ concept StoredNumber = std::is_arithmetic_v<Number>;
 
 class ByteWriter {
  public:
-  // `bytes`: how many will be written, where that is known.
-  explicit ByteWriter(std::int64_t bytes = 0) { bytes_.reserve(static_cast<std::size_t>(bytes)); }
-
   template <StoredNumber Number>
   void Put(Number number) {
     PutAll(std::span<const Number>(&number, 1));

@@ -29,9 +29,8 @@ Digest GetDigest(ByteReader& reader) {
   return digest;
 }
 
-}  // namespace
-
-struct LayerLoader::Root {
+// Of a layer, as its root has them.
+struct Extent {
   std::int64_t sealed_tokens = 0;
   std::int64_t tail_rows = 0;
   std::int64_t first_kept = 0;
@@ -44,6 +43,8 @@ struct LayerLoader::Root {
   }
 };
 
+}  // namespace
+
 LayerLoader::LayerLoader(const Engine& engine, const std::shared_ptr<const LayerState>& base)
     : engine_(&engine), draft_(engine, base) {}
 
@@ -53,7 +54,7 @@ absl::StatusOr<LayerLoader> LayerLoader::Make(const Engine& engine, std::span<co
   ByteReader reader(*bytes);
   absl::Status form = CheckForm(engine, kRootMagic, "root", reader);
   if (!form.ok()) return form;
-  Root stored;
+  Extent stored;
   stored.sealed_tokens = reader.Get<std::int64_t>();
   stored.tail_rows = reader.Get<std::int64_t>();
   stored.first_kept = reader.Get<std::int64_t>();
@@ -114,14 +115,15 @@ absl::Status LayerLoader::Take(std::span<const char> segment) {
     return DamagedSegment(
         absl::StrCat(segment.size(), " bytes do not hold ", count, " blocks from ", first, " on"));
   }
+  // Nothing that is asked for.
+  if (first + count <= first_block_ || first >= until_block_) return absl::OkStatus();
   const bool begins = next_block_ == first_block_;
   if (first > next_block_ || (first < next_block_ && !begins)) {
     return DamagedSegment(
         absl::StrCat("it begins at block ", first, "; the next one is block ", next_block_));
   }
   const std::int64_t until = std::min(first + count, until_block_);
-  if (until <= next_block_) return absl::OkStatus();
-  // Blocks before those that are kept.
+  // Without blocks before those that are kept.
   segment_ = ByteReader(
       bytes->last(static_cast<std::size_t>((first + count - next_block_) * block_bytes)));
   segment_blocks_ = until - next_block_;

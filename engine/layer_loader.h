@@ -58,8 +58,6 @@ class LayerLoader {
   absl::StatusOr<std::shared_ptr<const LayerState>> Finish(Scratch& scratch);
 
  private:
-  struct Root;
-
   LayerLoader(const Engine& engine, const std::shared_ptr<const LayerState>& base);
 
   absl::Status Append(const SavedRows& rows, Scratch& scratch);

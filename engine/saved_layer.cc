@@ -57,8 +57,7 @@ absl::StatusOr<std::string> SaveSegment(const Engine& engine, const LayerState& 
                                                    "; it must be ", kept, " to ", last, " for ",
                                                    blocks, " blocks"));
   }
-  // With room for what stands around the rows.
-  ByteWriter writer(blocks * StoredRowBytes(engine, kBlockTokens) + 256);
+  ByteWriter writer;
   PutForm(engine, kSegmentMagic, writer);
   writer.Put(first_block);
   writer.Put(blocks);

@@ -126,8 +126,8 @@ TEST(SavedLayerSegments, MayBeginBeforeTheWindowAndEndBehindTheLayer) {
     std::vector<std::string> segments;
     StatePtr state = EmptyLayer(*engine);
     StatePtr shorter;
-    // Blocks 0 to 20, three a segment, each written as soon as they are there.
-    for (std::int64_t first = 0; first < 21; first += 3) {
+    // Blocks 0 to 23, three a segment, each written as soon as they are there.
+    for (std::int64_t first = 0; first < 24; first += 3) {
       state = Extend(*engine, stream, state, (first + 3) * kBlockTokens + 1);
       segments.push_back(SaveSegment(*engine, *state, first, 3).value());
       if (first == 15) shorter = Extend(*engine, stream, state, 18 * kBlockTokens + 40);
