@@ -12,6 +12,11 @@
 
 namespace attnd::engine {
 
+Digest DigestOf(const void* data, std::int64_t bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(data, static_cast<std::size_t>(bytes));
+  return {hash.high64, hash.low64};
+}
+
 struct Digester::State {
   XXH3_state_t xxh;
 };

@@ -1,4 +1,5 @@
-// 128-bit XXH3 digests that tell a retried message from another one at the same place.
+// 128-bit XXH3 digests that tell a retried message from another one at the same place, and a
+// restored state from one that was saved.
 //
 // Not cryptographic: they guard against mistakes, not against an adversary. Thread-compatible.
 #ifndef ATTND_ENGINE_DIGEST_H_
@@ -14,6 +15,9 @@ struct Digest {
   std::uint64_t low = 0;
   friend bool operator==(const Digest&, const Digest&) = default;
 };
+
+// Of bytes that lie together; what a Digester gives for them, without its memory.
+Digest DigestOf(const void* data, std::int64_t bytes);
 
 // Digests a stream of bytes; the result does not depend on how the stream was cut into updates.
 class Digester {

@@ -22,11 +22,14 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/block.h"
 #include "engine/scratch.h"
 
 namespace attnd::engine {
 
+class ByteReader;
+class ByteWriter;
 class FeatureMap;
 
 // The engine's memory of complete blocks. Each engine derives its own and casts back what it made.
@@ -187,6 +190,13 @@ class Engine {
   // A sealed state without tokens.
   virtual std::shared_ptr<SealedState> NewState() const = 0;
 
+  // A sealed state that holds no rows although `first_block` blocks were sealed: where sealing
+  // again the rows of a state begins whose FirstKeptBlock() that is. It may be asked once its own
+  // FirstKeptBlock() is `first_block`; without a sliding window 0 alone comes to that.
+  virtual std::shared_ptr<SealedState> NewStateAt(std::int64_t /*first_block*/) const {
+    return NewState();
+  }
+
   // A copy that may be changed while `state` stays as it is.
   virtual std::shared_ptr<SealedState> Clone(const SealedState& state) const = 0;
 
@@ -194,6 +204,30 @@ class Engine {
   // OutOfRange where features or sums leave the range of f32; the state is then unusable.
   virtual absl::Status Seal(SealedState& state, std::int64_t sealed_tokens,
                             std::span<const Block> blocks, Scratch& scratch) const = 0;
+
+  // Whether a sealed state gives back the rows of its blocks as they were sealed, so that sealing
+  // them again makes an equal state. The two functions below are for engines that do.
+  virtual bool keeps_rows() const { return false; }
+  // The first block that a query after those sealed can see: 0 without a sliding window.
+  virtual std::int64_t FirstKeptBlock(const SealedState& /*state*/) const { return 0; }
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of a sealed block, at least the first that is
+  // kept, and returns which rows are unmasked.
+  virtual RowMask ReadBlock(const SealedState& /*state*/, std::int64_t /*block*/, float* /*keys*/,
+                            float* /*values*/) const {
+    return 0;
+  }
+
+  // The two functions below are for engines that keep sums instead, whatever their length. Stored
+  // bytes hold no more than cannot be derived; their form is described beside each state.
+  virtual absl::Status Save(const SealedState& /*state*/, ByteWriter& /*writer*/) const {
+    return absl::UnimplementedError("the engine keeps rows, which are what is to be saved of it");
+  }
+  // What Save() wrote of a state of `sealed_tokens` tokens: one equal to it in every bit, not yet
+  // published. DataLoss where the bytes are not those of such a state.
+  virtual absl::StatusOr<std::shared_ptr<SealedState>> Load(std::int64_t /*sealed_tokens*/,
+                                                            ByteReader& /*reader*/) const {
+    return absl::UnimplementedError("the engine keeps rows, which are what is to be sealed again");
+  }
 
   // Whether sealing a block may do more than store it, most of which PrepareSeal does before: then
   // blocks are best sealed one at a time, each once it is prepared.

@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "engine/state_digest.h"
+
 namespace attnd::engine {
 namespace {
 
@@ -31,6 +33,14 @@ std::shared_ptr<const LayerState> EmptyLayer(const Engine& engine) {
   return state;
 }
 
+Digest LayerDigest(const Engine& engine, const LayerState& state) {
+  if (state.tail_rows == 0) return state.digest;
+  const Tail& tail = *state.tail;
+  const Block rows = {tail.keys.data(),       tail.values.data(), state.tail_valid,
+                      tail.log_decays.data(), tail.rates.data(),  &tail};
+  return ChainBlock(state.digest, engine.shape(), engine.tail_layout(), rows, state.tail_rows);
+}
+
 LayerDraft::LayerDraft(const Engine& engine, const std::shared_ptr<const LayerState>& base)
     : engine_(engine), state_(*base) {}
 
@@ -53,6 +63,7 @@ absl::Status LayerDraft::SealTail(Scratch& scratch) {
   absl::Status sealed =
       engine_.Seal(OwnSealed(), state_.sealed_tokens, std::span(&block, 1), scratch);
   if (!sealed.ok()) return sealed;
+  state_.digest = ChainBlock(state_.digest, engine_.shape(), engine_.tail_layout(), block);
   state_.sealed_tokens += kBlockTokens;
   state_.tail_rows = 0;
   state_.tail_valid = 0;
@@ -79,6 +90,10 @@ absl::Status LayerDraft::SealBlocks(const TokenBatch& batch, std::int64_t first,
         engine_.Seal(OwnSealed(), state_.sealed_tokens,
                      std::span(sealed.data(), static_cast<std::size_t>(now)), scratch);
     if (!status.ok()) return status;
+    for (std::int64_t b = 0; b < now; ++b) {
+      state_.digest = ChainBlock(state_.digest, engine_.shape(), engine_.tail_layout(),
+                                 sealed[static_cast<std::size_t>(b)]);
+    }
     state_.sealed_tokens += now * kBlockTokens;
     first += now * kBlockTokens;
     blocks -= now;

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "engine/block.h"
+#include "engine/digest.h"
 #include "engine/engine.h"
 #include "engine/scratch.h"
 #include "engine/token_rows.h"
@@ -31,6 +32,7 @@ struct LayerState {
   std::shared_ptr<Tail> tail;
   std::int64_t tail_rows = 0;
   RowMask tail_valid = 0;
+  Digest digest = {};  // of the sealed blocks; see state_digest.h
 
   std::int64_t position() const { return sealed_tokens + tail_rows; }
   TailView tail_view() const { return {tail.get(), tail_rows, tail_valid}; }
@@ -38,6 +40,9 @@ struct LayerState {
 };
 
 std::shared_ptr<const LayerState> EmptyLayer(const Engine& engine);
+
+// The digest of all tokens of `state`, those of its open block included.
+Digest LayerDigest(const Engine& engine, const LayerState& state);
 
 class LayerDraft {
  public:

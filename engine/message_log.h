@@ -7,13 +7,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "engine/digest.h"
 
 namespace attnd::engine {
 
-enum class MessageKind : std::uint8_t { kAppend, kStep };
+// Stored as these numbers: they never change.
+enum class MessageKind : std::uint8_t { kAppend = 0, kStep = 1 };
 
 // The place of one layer's tokens.
 struct TokenSpan {
@@ -47,6 +51,14 @@ class MessageLog {
   Verdict Classify(const Message& message) const;
 
   std::int64_t bytes() const;
+
+  // What is remembered, oldest first, as bytes: version (u32, 1), number of messages (i64), of each
+  // its kind (u8), digest (u64 high, u64 low), number of spans (i64), and of each span layer,
+  // position and count (i64); then the checksum of byte_io.h.
+  std::string Save() const;
+  // A log of `capacity` that remembers the newest of what was saved. DataLoss, naming what does not
+  // fit, for bytes that Save() of this version did not make.
+  static absl::StatusOr<MessageLog> Load(std::span<const char> bytes, std::int64_t capacity);
 
  private:
   std::int64_t capacity_;

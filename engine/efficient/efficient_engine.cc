@@ -9,6 +9,7 @@
 #include "engine/efficient/column_fold.h"
 #include "engine/efficient/efficient_plan.h"
 #include "engine/efficient/key_columns.h"
+#include "engine/efficient/saved_efficient_state.h"
 #include "engine/linear/fold.h"
 #include "engine/simd/maps.h"
 
@@ -99,6 +100,19 @@ absl::Status EfficientEngine::CheckTail(const SealedState& state, const TailView
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status EfficientEngine::Save(const SealedState& state, ByteWriter& writer) const {
+  SaveEfficientState(layer(), Own(state), writer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SealedState>> EfficientEngine::Load(std::int64_t sealed_tokens,
+                                                                   ByteReader& reader) const {
+  std::shared_ptr<SealedState> state = NewState();
+  absl::Status status = LoadEfficientState(layer(), sealed_tokens, reader, Own(*state));
+  if (!status.ok()) return status;
+  return state;
 }
 
 std::unique_ptr<AttendPlan> EfficientEngine::NewPlan() const {

@@ -52,12 +52,17 @@ class EfficientState final : public SealedState {
   bool has_sums() const { return sums_.has_sums(); }
   void AllocateSums() {
     sums_.AllocateSums();
+    AllocateSteps();
+  }
+  // For one whose sums() have been allocated by themselves.
+  void AllocateSteps() {
     steps_ = AlignedBuffer<std::int32_t>::Uninitialized(kv_heads_ * columns_);
     std::fill_n(steps_.data(), steps_.size(), kNoSteps);
   }
 
   // Of a head's columns; kNoSteps in all before its first unmasked token. Requires has_sums().
   std::int32_t* steps(std::int64_t head) { return steps_.data() + head * columns_; }
+  const std::int32_t* steps(std::int64_t head) const { return steps_.data() + head * columns_; }
 
   // The same; null before the head's first unmasked token.
   const std::int32_t* known_steps(std::int64_t head) const {

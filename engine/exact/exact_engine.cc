@@ -43,6 +43,10 @@ class ExactEngine final : public Engine {
     return std::make_shared<KeyValueState<Element>>(shape_, window_);
   }
 
+  std::shared_ptr<SealedState> NewStateAt(std::int64_t first_block) const override {
+    return std::make_shared<KeyValueState<Element>>(shape_, window_, first_block);
+  }
+
   std::shared_ptr<SealedState> Clone(const SealedState& state) const override {
     return std::make_shared<KeyValueState<Element>>(
         static_cast<const KeyValueState<Element>&>(state));
@@ -51,6 +55,15 @@ class ExactEngine final : public Engine {
   absl::Status Seal(SealedState& state, std::int64_t /*sealed_tokens*/,
                     std::span<const Block> blocks, Scratch& /*scratch*/) const override {
     return static_cast<KeyValueState<Element>&>(state).Append(blocks);
+  }
+
+  bool keeps_rows() const override { return true; }
+  std::int64_t FirstKeptBlock(const SealedState& state) const override {
+    return static_cast<const KeyValueState<Element>&>(state).FirstKeptBlock();
+  }
+  RowMask ReadBlock(const SealedState& state, std::int64_t block, float* keys,
+                    float* values) const override {
+    return static_cast<const KeyValueState<Element>&>(state).ReadBlock(block, keys, values);
   }
 
   // Sealing copies rows and sums nothing, so that no finite block can fail.

@@ -21,6 +21,12 @@ void StoreRow(const float* row, std::int64_t count, std::uint16_t* stored) {
   F32ToBf16(row, stored, count);
 }
 
+float AsF32(float stored) { return stored; }
+
+float AsF32(std::uint16_t stored) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(stored) << 16);
+}
+
 template <typename Element>
 void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offset,
                 Segment<Element>& segment) {
@@ -44,10 +50,34 @@ void StoreBlock(const BlockLayout& layout, const Block& block, std::int64_t offs
 }  // namespace
 
 template <typename Element>
-KeyValueState<Element>::KeyValueState(const LayerShape& shape, TokenWindow window)
-    : layout_(shape), window_(window), full_segment_(FullSegmentBlocks(BlockBytes())) {
+void ReadRow(const BlockLayout& layout, const BlockView<Element>& block, std::int64_t row,
+             float* key, float* value) {
+  for (std::int64_t i = 0; i < layout.key_dim; ++i) {
+    key[i] = AsF32(block.keys_t[i * kBlockTokens + row]);
+  }
+  const Element* stored = block.values + row * layout.padded_value_dim;
+  for (std::int64_t i = 0; i < layout.value_dim; ++i) value[i] = AsF32(stored[i]);
+}
+
+template <typename Element>
+void ReadRows(const BlockLayout& layout, const BlockView<Element>& block, std::int64_t kv_head,
+              float* keys, float* values) {
+  for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+    const std::int64_t place = row * layout.kv_heads + kv_head;
+    ReadRow(layout, block, row, keys + place * layout.key_dim, values + place * layout.value_dim);
+  }
+}
+
+template <typename Element>
+KeyValueState<Element>::KeyValueState(const LayerShape& shape, TokenWindow window,
+                                      std::int64_t first_block)
+    : layout_(shape),
+      window_(window),
+      full_segment_(FullSegmentBlocks(BlockBytes())),
+      blocks_(first_block) {
   const std::int64_t most = std::max(window.blocks() / 4, std::int64_t{1});
   while (window.tokens > 0 && full_segment_ > most) full_segment_ /= 2;
+  first_segment_ = PlaceOfBlock(first_block, full_segment_).segment;
 }
 
 // Of keys and values of all kv-heads.
@@ -89,8 +119,8 @@ std::int64_t KeyValueState<Element>::WindowBytes() const {
 
 template <typename Element>
 void KeyValueState<Element>::DropSegments() {
-  const std::int64_t first_block = window_.First(blocks_ * kBlockTokens) / kBlockTokens;
-  const std::int64_t keep = PlaceOfBlock(first_block, full_segment_).segment;
+  const std::int64_t keep = PlaceOfBlock(FirstKeptBlock(), full_segment_).segment;
+  if (keep <= first_segment_) return;
   const auto count = std::min(static_cast<std::size_t>(keep - first_segment_), segments_.size());
   for (std::size_t i = 0; i < count; ++i) bytes_ -= segments_[i]->bytes();
   segments_.erase(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -121,6 +151,21 @@ absl::Status KeyValueState<Element>::Append(std::span<const Block> blocks) {
   return absl::OkStatus();
 }
 
+template <typename Element>
+std::int64_t KeyValueState<Element>::FirstKeptBlock() const {
+  return window_.First(blocks_ * kBlockTokens) / kBlockTokens;
+}
+
+template <typename Element>
+RowMask KeyValueState<Element>::ReadBlock(std::int64_t index, float* keys, float* values) const {
+  for (std::int64_t head = 0; head < layout_.kv_heads; ++head) {
+    ReadRows(layout_, block(head, index), head, keys, values);
+  }
+  return block(0, index).valid;
+}
+
+template void ReadRow(const BlockLayout&, const BlockView<float>&, std::int64_t, float*, float*);
+template void ReadRows(const BlockLayout&, const BlockView<float>&, std::int64_t, float*, float*);
 template class KeyValueState<float>;
 template class KeyValueState<std::uint16_t>;
 

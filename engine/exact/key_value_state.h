@@ -35,10 +35,22 @@ struct BlockView {
   RowMask valid = 0;
 };
 
+// Writes a row of such a part, as f32, to key [d_k] and value [d_v].
+template <typename Element>
+void ReadRow(const BlockLayout& layout, const BlockView<Element>& block, std::int64_t row,
+             float* key, float* value);
+
+// Writes all rows of a kv-head's part to keys [64, H, d_k] and values [64, H, d_v].
+template <typename Element>
+void ReadRows(const BlockLayout& layout, const BlockView<Element>& block, std::int64_t kv_head,
+              float* keys, float* values);
+
 template <typename Element>
 class KeyValueState final : public SealedState {
  public:
-  explicit KeyValueState(const LayerShape& shape, TokenWindow window = {});
+  // Without rows; blocks before `first_block` have been let go (Engine::NewStateAt).
+  explicit KeyValueState(const LayerShape& shape, TokenWindow window = {},
+                         std::int64_t first_block = 0);
 
   // Shares the segments of `other`.
   KeyValueState(const KeyValueState& other) = default;
@@ -53,13 +65,18 @@ class KeyValueState final : public SealedState {
   // the state is then unusable.
   absl::Status Append(std::span<const Block> blocks);
 
+  // The first block that is visible from position 64 * blocks() on.
+  std::int64_t FirstKeptBlock() const;
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of block `index`, as block() requires it.
+  RowMask ReadBlock(std::int64_t index, float* keys, float* values) const;
+
   // Memory of the segments that `blocks` blocks of this shape take, if none is let go.
   std::int64_t CapacityBytes(std::int64_t blocks) const;
   // With a window, the most memory that a state takes.
   std::int64_t WindowBytes() const;
 
-  // Requires 0 <= kv_head < kv_heads, index < blocks(), and that the block holds a token that is
-  // visible from position 64 * blocks() on.
+  // Requires 0 <= kv_head < kv_heads, that the block has been sealed into this state or one that it
+  // was copied from, and that it holds a token that is visible from position 64 * blocks() on.
   BlockView<Element> block(std::int64_t kv_head, std::int64_t index) const {
     const BlockPlace place = PlaceOfBlock(index, full_segment_);
     const Segment<Element>& segment =

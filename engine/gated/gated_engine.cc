@@ -10,6 +10,7 @@
 #include "engine/gated/delta.h"
 #include "engine/gated/gated_plan.h"
 #include "engine/linear/fold.h"
+#include "engine/linear/saved_linear_state.h"
 #include "engine/simd/maps.h"
 #include "engine/token_rows.h"
 
@@ -246,6 +247,20 @@ absl::Status GatedEngine::CheckTail(const SealedState& state, const TailView& ta
     if (!CanFold(rows, head, sealed, scratch)) return SumsOverflow("the last tokens", head);
   }
   return absl::OkStatus();
+}
+
+absl::Status GatedEngine::Save(const SealedState& state, ByteWriter& writer) const {
+  SaveLinearState(layer(), SavedSums::kGated, Own(state), writer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SealedState>> GatedEngine::Load(std::int64_t sealed_tokens,
+                                                               ByteReader& reader) const {
+  std::shared_ptr<SealedState> state = NewState();
+  absl::Status status =
+      LoadLinearState(layer(), SavedSums::kGated, sealed_tokens, reader, Own(*state));
+  if (!status.ok()) return status;
+  return state;
 }
 
 std::unique_ptr<AttendPlan> GatedEngine::NewPlan() const {

@@ -55,6 +55,9 @@ class GatedEngine final : public LinearFamilyEngine<LinearState> {
                     Scratch& scratch) const override;
   absl::Status CheckTail(const SealedState& state, const TailView& tail,
                          Scratch& scratch) const override;
+  absl::Status Save(const SealedState& state, ByteWriter& writer) const override;
+  absl::StatusOr<std::shared_ptr<SealedState>> Load(std::int64_t sealed_tokens,
+                                                    ByteReader& reader) const override;
   std::unique_ptr<AttendPlan> NewPlan() const override;
 
   // Totals are multiplied before they are added to.

@@ -27,6 +27,7 @@ class KdeModeEngine : public Engine {
 
   void RoundToStorage(float* /*values*/, std::int64_t /*count*/) const override {}
   bool rounds_storage() const override { return false; }
+  bool keeps_rows() const override { return true; }
   // Sealing copies rows, and no finite key or value makes it fail.
   absl::Status CheckTail(const SealedState& /*state*/, const TailView& /*tail*/,
                          Scratch& /*scratch*/) const override {

@@ -11,6 +11,7 @@
 #ifndef ATTND_ENGINE_LINEAR_BLOCK_WINDOW_H_
 #define ATTND_ENGINE_LINEAR_BLOCK_WINDOW_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,32 @@ class BlockWindow {
     }
   }
 
+  // Fills an empty window as `pushed` blocks leave it, with what next(level) gives, asked for in
+  // the order of ForNodes(). False where it gives null; the window is then unusable.
+  template <typename Next>
+  bool Restore(std::int64_t pushed, const Next& next) {
+    blocks_ = std::min(pushed, most_blocks_);
+    const std::int64_t chunk = std::int64_t{1} << chunk_level_;
+    // Of the chunk in which the window begins, unless it is there as a whole, and of the last one.
+    const std::int64_t leaving = (chunk - (pushed - blocks_) % chunk) % chunk;
+    const std::int64_t coming = std::min(pushed % chunk, blocks_);
+    const auto restore = [&next](std::int64_t level, std::vector<SumNodePtr>& part) {
+      part.push_back(next(level));
+      return part.back() != nullptr;
+    };
+    for (std::int64_t level = chunk_level_ - 1; level >= 0; --level) {
+      if ((leaving >> level & 1) != 0 && !restore(level, oldest_)) return false;
+    }
+    for (std::int64_t left = blocks_ - leaving - coming; left > 0; left -= chunk) {
+      if (!restore(chunk_level_, chunks_)) return false;
+    }
+    for (std::int64_t level = chunk_level_ - 1; level >= 0; --level) {
+      if ((coming >> level & 1) != 0 && !restore(level, newest_)) return false;
+    }
+    return true;
+  }
+
+  std::int64_t most_blocks() const { return most_blocks_; }
   std::int64_t blocks() const { return blocks_; }
   std::int64_t chunk_level() const { return chunk_level_; }
 

@@ -7,6 +7,7 @@
 #include "engine/linear/attend_plan.h"
 #include "engine/linear/block_rows.h"
 #include "engine/linear/fold.h"
+#include "engine/linear/saved_linear_state.h"
 #include "engine/simd/maps.h"
 
 namespace attnd::engine {
@@ -60,6 +61,20 @@ absl::Status LinearEngine::CheckTail(const SealedState& state, const TailView& t
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status LinearEngine::Save(const SealedState& state, ByteWriter& writer) const {
+  SaveLinearState(layer(), SavedSums::kLinear, Own(state), writer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SealedState>> LinearEngine::Load(std::int64_t sealed_tokens,
+                                                                ByteReader& reader) const {
+  std::shared_ptr<SealedState> state = NewState();
+  absl::Status status =
+      LoadLinearState(layer(), SavedSums::kLinear, sealed_tokens, reader, Own(*state));
+  if (!status.ok()) return status;
+  return state;
 }
 
 std::unique_ptr<AttendPlan> LinearEngine::NewPlan() const {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/linear/block_rows.h"
 #include "engine/linear/fold.h"
+#include "engine/linear/saved_window.h"
 #include "engine/linear/sum_node.h"
 #include "engine/linear/window_state.h"
 #include "engine/simd/maps.h"
@@ -77,6 +78,19 @@ absl::Status WindowEngine::CheckTail(const SealedState& state, const TailView& t
     if (ShareOf(static_cast<double>(max_sum)) > left) return SumsOverflow("the last tokens", head);
   }
   return absl::OkStatus();
+}
+
+absl::Status WindowEngine::Save(const SealedState& state, ByteWriter& writer) const {
+  SaveWindow(layer(), AsWindow(state), writer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SealedState>> WindowEngine::Load(std::int64_t sealed_tokens,
+                                                                ByteReader& reader) const {
+  std::shared_ptr<SealedState> state = NewState();
+  absl::Status status = LoadWindow(layer(), sealed_tokens, reader, AsWindow(*state));
+  if (!status.ok()) return status;
+  return state;
 }
 
 // All nodes of the window, and the joining of a pair.

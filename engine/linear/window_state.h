@@ -33,6 +33,9 @@ class WindowState final : public LinearSummary {
   // The shares of a head's blocks together.
   std::int64_t share(std::int64_t head) const;
 
+  const BlockWindow& window() const { return window_; }
+  BlockWindow& window() { return window_; }
+
   // Adds the sums of a block. The summary is not what it says until Summarize().
   void Push(SumNodePtr block) { window_.Push(dims(), std::move(block)); }
 

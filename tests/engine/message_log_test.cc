@@ -2,8 +2,11 @@
 #include "engine/message_log.h"
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/byte_io.h"
 #include "gtest/gtest.h"
 
 namespace attnd::engine {
@@ -51,6 +54,53 @@ TEST(MessageLog, ForgetsTheOldestBeyondItsCapacity) {
   const std::int64_t bytes = log.bytes();
   log.Remember(Of({{0, 5, 1}}, 1));
   EXPECT_EQ(log.bytes(), bytes) << "a full log does not grow";
+}
+
+MessageLog Saved() {
+  MessageLog log(4);
+  log.Remember(Of({{0, 0, 5}, {1, 7, 5}}, 1));
+  log.Remember(Of({{0, 5, 3}}, 2, MessageKind::kStep));
+  return log;
+}
+
+TEST(MessageLog, ALoadedOneRemembersWhatWasSaved) {
+  const std::string bytes = Saved().Save();
+  const absl::StatusOr<MessageLog> log = MessageLog::Load(bytes, 4);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_EQ(log->Classify(Of({{0, 0, 5}, {1, 7, 5}}, 1)), Verdict::kReplay);
+  EXPECT_EQ(log->Classify(Of({{0, 5, 3}}, 2, MessageKind::kStep)), Verdict::kReplay);
+  EXPECT_EQ(log->Classify(Of({{0, 5, 3}}, 2)), Verdict::kMismatch);
+  EXPECT_EQ(log->Save(), bytes);
+}
+
+TEST(MessageLog, ALoadedOneOfSmallerCapacityForgetsTheOldest) {
+  const absl::StatusOr<MessageLog> log = MessageLog::Load(Saved().Save(), 1);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_EQ(log->Classify(Of({{1, 7, 5}}, 1)), Verdict::kWrongPosition);
+  EXPECT_EQ(log->Classify(Of({{0, 5, 3}}, 2, MessageKind::kStep)), Verdict::kReplay);
+}
+
+TEST(MessageLog, EveryFlippedBitAndEveryCutIsDataLoss) {
+  const std::string bytes = Saved().Save();
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_TRUE(absl::IsDataLoss(MessageLog::Load(bytes.substr(0, i), 4).status())) << i;
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      EXPECT_TRUE(absl::IsDataLoss(MessageLog::Load(damaged, 4).status())) << i << ' ' << bit;
+    }
+  }
+}
+
+TEST(MessageLog, CountsThatTheBytesCannotHoldAreDataLossUnderAGoodChecksum) {
+  const std::int64_t counts[] = {-1, 1, std::int64_t{1} << 40, INT64_MAX};
+  for (const std::int64_t count : counts) {
+    ByteWriter writer;
+    writer.Put(std::uint32_t{1});
+    writer.Put(count);
+    EXPECT_TRUE(absl::IsDataLoss(MessageLog::Load(std::move(writer).Finish(), 4).status()))
+        << count;
+  }
 }
 
 }  // namespace

@@ -27,6 +27,10 @@ class CertifiedEngine final : public KdeModeEngine {
                     std::span<const Block> blocks, Scratch& /*scratch*/) const override {
     return static_cast<CertifiedState&>(state).Append(blocks);
   }
+  RowMask ReadBlock(const SealedState& state, std::int64_t block, float* keys,
+                    float* values) const override {
+    return static_cast<const CertifiedState&>(state).ReadBlock(block, keys, values);
+  }
 
   std::unique_ptr<AttendPlan> NewPlan() const override {
     return std::make_unique<CertifiedPlan>(shape(), config());

@@ -84,6 +84,10 @@ class CertifiedState final : public SealedState {
   BlockView<float> raw(std::int64_t kv_head, std::int64_t index) const {
     return raw_.block(kv_head, index);
   }
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of block `index`.
+  RowMask ReadBlock(std::int64_t index, float* keys, float* values) const {
+    return raw_.ReadBlock(index, keys, values);
+  }
   CertifiedBlock block(std::int64_t kv_head, std::int64_t index) const;
   // Root mean square of |v - mean v| over the unmasked sealed tokens; 0 where there are none.
   double Spread(std::int64_t head) const {

@@ -35,6 +35,10 @@ class IndexEngine final : public KdeModeEngine {
                     std::span<const Block> blocks, Scratch& scratch) const override {
     return static_cast<IndexState&>(state).Append(blocks, scratch);
   }
+  RowMask ReadBlock(const SealedState& state, std::int64_t block, float* keys,
+                    float* values) const override {
+    return static_cast<const IndexState&>(state).ReadBlock(block, keys, values);
+  }
 
   bool prepares_seals() const override { return true; }
   bool PrepareSeal(const SealedState& state, Scratch& scratch) const override {

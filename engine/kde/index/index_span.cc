@@ -43,6 +43,25 @@ std::int64_t IndexSpan::Bytes(const BlockLayout& layout, const SpanBounds& span)
          layout.kv_heads * HeadIndex::Bytes(layout, span.tokens, span.tokens, IsMainSpan(span));
 }
 
+RowMask IndexSpan::ReadBlock(const BlockLayout& layout, std::int64_t first, float* keys,
+                             float* values) const {
+  RowMask valid = 0;
+  std::fill_n(keys, kBlockTokens * layout.kv_heads * layout.key_dim, 0.0F);
+  std::fill_n(values, kBlockTokens * layout.kv_heads * layout.value_dim, 0.0F);
+  for (std::int64_t head = 0; head < layout.kv_heads; ++head) {
+    const HeadIndex& index = *heads[static_cast<std::size_t>(head)];
+    for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+      const std::int32_t place = index.place(first - span.first + row);
+      if (place < 0) continue;
+      valid |= RowMask{1} << row;
+      const std::int64_t to = row * layout.kv_heads + head;
+      ReadRow(layout, index.leaf(place / kBlockTokens), place % kBlockTokens,
+              keys + to * layout.key_dim, values + to * layout.value_dim);
+    }
+  }
+  return valid;
+}
+
 std::int64_t SpanInput::CountKeys() const {
   std::int64_t keys = 0;
   for (const auto& piece : spans) keys += piece->heads.front()->keys();

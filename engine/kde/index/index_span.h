@@ -36,6 +36,13 @@ struct IndexSpan {
   std::int64_t bytes() const;
   static std::int64_t Bytes(const BlockLayout& layout, const SpanBounds& span);
 
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of the span's tokens from position `first` on,
+  // a multiple of 64, and returns which are unmasked; rows of others are zeros. A key lies in as
+  // many cache lines as it has components: 0.24 us per token and kv-head of d_k = d_v = 64 in a
+  // context of 131,072 (Zen 4), where the exact engine takes 0.06.
+  RowMask ReadBlock(const BlockLayout& layout, std::int64_t first, float* keys,
+                    float* values) const;
+
   SpanBounds span;
   std::vector<std::unique_ptr<const HeadIndex>> heads;  // [kv_heads]
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/exact/key_value_state.h"
 #include "engine/kde/index/upkeep_schedule.h"
 
 namespace attnd::engine {
@@ -112,6 +113,19 @@ absl::Status IndexState::Append(std::span<const Block> blocks, Scratch& scratch)
         absl::StrCat("no memory for the index after token ", sealed_));
   }
   return absl::OkStatus();
+}
+
+RowMask IndexState::ReadBlock(std::int64_t index, float* keys, float* values) const {
+  const std::int64_t first = index * kBlockTokens;
+  const auto span = std::ranges::find_if(
+      spans_, [&](const auto& piece) { return Within(piece->span, first, first + kBlockTokens); });
+  if (span != spans_.end()) return (*span)->ReadBlock(layout_, first, keys, values);
+  const auto block =
+      std::ranges::lower_bound(blocks_, first, {}, [](const auto& piece) { return piece->first; });
+  for (std::int64_t head = 0; head < layout_.kv_heads; ++head) {
+    ReadRows(layout_, (*block)->view(layout_, head), head, keys, values);
+  }
+  return (*block)->valid;
 }
 
 // The most that jobs take that are there at the same time; a finished one may have to wait until

@@ -48,6 +48,10 @@ class IndexState final : public SealedState {
   const std::vector<std::shared_ptr<const IndexSpan>>& spans() const { return spans_; }
   const std::vector<std::shared_ptr<const RawBlock>>& raw_blocks() const { return blocks_; }
 
+  // Writes keys [64, H, d_k] and values [64, H, d_v] of sealed block `index` as they came, from
+  // where they lie now, and returns which rows are unmasked.
+  RowMask ReadBlock(std::int64_t index, float* keys, float* values) const;
+
   // Root mean square of |v - mean v| over the unmasked sealed tokens; 0 where there are none.
   double Spread(std::int64_t head) const {
     return values_[static_cast<std::size_t>(head)].Spread();

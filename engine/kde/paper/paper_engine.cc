@@ -25,6 +25,10 @@ class PaperEngine final : public KdeModeEngine {
                     std::span<const Block> blocks, Scratch& /*scratch*/) const override {
     return static_cast<KeyValueState<float>&>(state).Append(blocks);
   }
+  RowMask ReadBlock(const SealedState& state, std::int64_t block, float* keys,
+                    float* values) const override {
+    return static_cast<const KeyValueState<float>&>(state).ReadBlock(block, keys, values);
+  }
 
   std::unique_ptr<AttendPlan> NewPlan() const override {
     return std::make_unique<PaperPlan>(shape(), config());
