@@ -1,0 +1,47 @@
+#include "server/store/rocksdb_options.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace attnd::server {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+}  // namespace
+
+rocksdb::Options MakeRocksDbOptions() {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.paranoid_checks = true;
+
+  // Opening replays the log, which is what the memtables hold: 96 MiB and a batch at most.
+  options.write_buffer_size = 32 * kMiB;
+  options.max_write_buffer_number = 3;
+  options.max_total_wal_size = 96 * kMiB;
+  // After an opening there is no log left that was cut.
+  options.avoid_flush_during_recovery = false;
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+
+  // Neither the number of files nor that of changes to them makes opening slow.
+  options.max_open_files = 256;
+  options.skip_stats_update_on_db_open = true;
+  options.max_manifest_file_size = 16 * kMiB;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+
+  options.max_background_jobs = 2;
+  // The vectors that records are made of do not compress.
+  options.compression = rocksdb::CompressionType::kNoCompression;
+
+  options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
+  options.max_log_file_size = kMiB;
+  options.keep_log_file_num = 4;
+
+  // The store recovers from errors when it is used, one try at a time; not a thread of RocksDB
+  // beside it.
+  options.max_bgerror_resume_count = 0;
+  return options;
+}
+
+}  // namespace attnd::server
