@@ -1,12 +1,24 @@
 #include "server/store/rocksdb_options.h"
 
+#include <rocksdb/listener.h>
+
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 
 namespace attnd::server {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// RocksDB's own recovery, of which max_bgerror_resume_count is but one part, would go on with a log
+// that has failed; see rocksdb_store.h.
+class NoRecoveryOfItsOwn final : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+};
 
 }  // namespace
 
@@ -38,9 +50,9 @@ rocksdb::Options MakeRocksDbOptions() {
   options.max_log_file_size = kMiB;
   options.keep_log_file_num = 4;
 
-  // The store recovers from errors when it is used, one try at a time; not a thread of RocksDB
-  // beside it.
+  // The store recovers from errors when it is used; not a thread of RocksDB beside it.
   options.max_bgerror_resume_count = 0;
+  options.listeners.push_back(std::make_shared<NoRecoveryOfItsOwn>());
   return options;
 }
 

@@ -46,6 +46,17 @@ rocksdb::Status ToRocksDb(const WriteBatch& batch, rocksdb::WriteBatch& out) {
   return {};
 }
 
+// A write to a file of its own, as large as it may be without mattering, to see whether opening is
+// worth trying. A probe that a kill left behind is overwritten by the next.
+rocksdb::Status Probe(rocksdb::Env* env, const std::string& directory) {
+  constexpr std::size_t kProbeBytes = std::size_t{1} << 20;
+  const std::string file = directory + "/probe";
+  rocksdb::Status status = rocksdb::WriteStringToFile(env, std::string(kProbeBytes, '\0'), file,
+                                                      /*should_sync=*/true);
+  env->DeleteFile(file).PermitUncheckedError();
+  return status;
+}
+
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
@@ -76,9 +87,10 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::Open(
 }
 
 RocksDbStore::~RocksDbStore() {
+  MutexLock lock(&write_mutex_);
   if (db_ == nullptr) return;
-  // What fails here was promised for later only.
-  db_->FlushWAL(/*sync=*/true).PermitUncheckedError();
+  // What fails here was promised for later only. After a failure the log takes no further calls.
+  if (!must_recover_) db_->FlushWAL(/*sync=*/true).PermitUncheckedError();
   db_->Close().PermitUncheckedError();
 }
 
@@ -109,14 +121,11 @@ absl::Status RocksDbStore::Closed() const {
 
 absl::Status RocksDbStore::Recover() {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (!must_recover_) return absl::OkStatus();
   if (db_ != nullptr) {
-    const rocksdb::Status resumed = db_->Resume();
-    if (resumed.ok()) {
-      must_recover_ = false;
-      return absl::OkStatus();
+    // Reading ends with closing: not before there is hope.
+    if (const rocksdb::Status probe = Probe(db_->GetEnv(), options_.directory); !probe.ok()) {
+      return ToStatus(probe);
     }
-    if (resumed.severity() < rocksdb::Status::Severity::kFatalError) return ToStatus(resumed);
     db_->Close().PermitUncheckedError();
     db_.reset();
   }
@@ -125,23 +134,22 @@ absl::Status RocksDbStore::Recover() {
   return status;
 }
 
-absl::Status RocksDbStore::Write(const std::function<rocksdb::Status(rocksdb::DB&)>& write) const {
+absl::Status RocksDbStore::Write(const WriteFunction& write) {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   if (db_ == nullptr) return Closed();
-  return ToStatus(write(*db_));
+  absl::Status status = ToStatus(write(*db_));
+  must_recover_ = MayPass(status);
+  return status;
 }
 
-absl::Status RocksDbStore::WriteOrRecover(
-    const std::function<rocksdb::Status(rocksdb::DB&)>& write) {
+absl::Status RocksDbStore::WriteOrRecover(const WriteFunction& write) {
+  MutexLock lock(&write_mutex_);
   if (!must_recover_) {
     absl::Status status = Write(write);
-    if (!MayPass(status)) return status;
-    must_recover_ = true;
+    if (!must_recover_) return status;
   }
   if (absl::Status status = Recover(); !status.ok()) return status;
-  absl::Status status = Write(write);
-  if (MayPass(status)) must_recover_ = true;
-  return status;
+  return Write(write);
 }
 
 absl::Status RocksDbStore::Apply(const WriteBatch& batch, Sync sync) {

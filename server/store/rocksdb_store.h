@@ -7,10 +7,14 @@
 // in what was not on stable storage. Damage in other files is DATA_LOSS when it is read; whatever
 // does not need the damaged block is not affected.
 //
-// After a failure to write, the next Apply() or Flush() asks RocksDB to resume, and opens the
-// directory again where it cannot; reading goes on meanwhile, unless opening again fails.
+// After a failure to write, Apply() and Flush() first try to write a file of their own. Once that
+// succeeds they open the directory again; reading waits meanwhile, and fails only where opening
+// fails all the same. RocksDB's own Resume() is not used: where nothing was written since the last
+// memtable it keeps the log that has failed, at whose next use Debian's RocksDB, which is built
+// with its assertions, ends the process.
 //
-// Thread-safe.
+// Thread-safe. Writes wait for each other; so whoever wants many to share a sync puts them into one
+// batch.
 #ifndef ATTND_SERVER_STORE_ROCKSDB_STORE_H_
 #define ATTND_SERVER_STORE_ROCKSDB_STORE_H_
 
@@ -21,8 +25,10 @@
 #include <shared_mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/mutex.h"
 #include "server/store/store.h"
 
 namespace rocksdb {
@@ -59,17 +65,22 @@ class RocksDbStore final : public Store {
  private:
   explicit RocksDbStore(const RocksDbStoreOptions& options);
 
+  using WriteFunction = std::function<rocksdb::Status(rocksdb::DB&)>;
+
   absl::Status OpenDb();
   // Write() and, where that failed before or fails now in a way that may pass, Recover() and once
   // more.
-  absl::Status WriteOrRecover(const std::function<rocksdb::Status(rocksdb::DB&)>& write);
-  absl::Status Write(const std::function<rocksdb::Status(rocksdb::DB&)>& write) const;
-  absl::Status Recover();
+  absl::Status WriteOrRecover(const WriteFunction& write) ABSL_LOCKS_EXCLUDED(write_mutex_);
+  absl::Status Write(const WriteFunction& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status Recover() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status Closed() const;
 
   const RocksDbStoreOptions options_;
-  std::atomic<bool> must_recover_ = false;
   std::atomic<bool> dropped_damaged_writes_ = false;
+  // One call that writes or syncs at a time: one beside a call that fails could use the failed log.
+  // Taken before mutex_.
+  Mutex write_mutex_;
+  bool must_recover_ ABSL_GUARDED_BY(write_mutex_) = false;
   // Exclusive for opening again, shared for everything else.
   mutable std::shared_mutex mutex_;
   std::unique_ptr<rocksdb::DB> db_;  // guarded by mutex_; null where opening again has failed
