@@ -27,7 +27,8 @@ rocksdb::Options MakeRocksDbOptions() {
   options.create_if_missing = true;
   options.paranoid_checks = true;
 
-  // Opening replays the log, which is what the memtables hold: 96 MiB and a batch at most.
+  // Opening replays the log, which is what the memtables hold: 96 MiB and a batch at most. 90 MB
+  // take 0.4 to 0.5 s.
   options.write_buffer_size = 32 * kMiB;
   options.max_write_buffer_number = 3;
   options.max_total_wal_size = 96 * kMiB;
@@ -45,6 +46,9 @@ rocksdb::Options MakeRocksDbOptions() {
   options.max_background_jobs = 2;
   // The vectors that records are made of do not compress.
   options.compression = rocksdb::CompressionType::kNoCompression;
+  // Values of 64 KiB and 1 MiB under random keys: in files of their own (enable_blob_files) they
+  // are written 2.8 times instead of 3.3 and 3.8 times, at the same speed within noise, but scanned
+  // at 0.4 GB/s instead of 1.1 and 1.6. A restore scans: they stay in the tables.
 
   options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
   options.max_log_file_size = kMiB;

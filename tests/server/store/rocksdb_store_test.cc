@@ -2,11 +2,11 @@
 #include "server/store/rocksdb_store.h"
 
 #include <rocksdb/env.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -99,7 +99,9 @@ TEST(RocksDbStoresDeathTest, KeepEverythingWhenKilled) {
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     ASSERT_EQ(setenv(kVariable, pattern.c_str(), 1), 0);
   }
-  const StoreDirectory directory(std::getenv(kVariable));
+  const char* const path = std::getenv(kVariable);
+  ASSERT_NE(path, nullptr);
+  const StoreDirectory directory(path);
   EXPECT_EXIT(
       {
         const auto store = directory.OpenOrDie();
