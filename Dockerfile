@@ -23,7 +23,7 @@ LABEL org.opencontainers.image.title="attnd" \
 RUN apt-get update \
   && apt-get install -y --no-install-recommends \
     libabsl20220623 libcivetweb1 libdnnl2 libgomp1 libgrpc++1.51 libhwy1 libprometheus-cpp-core1.0 \
-    libprotobuf32 libspdlog1.10 libtcmalloc-minimal4 libxxhash0 \
+    libprotobuf32 librocksdb7.8 libspdlog1.10 libtcmalloc-minimal4 libxxhash0 \
   && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log
 COPY LICENSE /usr/share/doc/attnd/
 COPY --from=build /src/build/release/server/attnd /src/build/release/client/attnctl/attnctl /usr/local/bin/

@@ -28,7 +28,7 @@ test: setup ## build and run the tests, sanitizers and short fuzzing included
 test-full: setup ## the same with the long tests, the linter and g++
 	@scripts/test.sh --full
 
-bench: setup ## run the benchmarks; a part of them: make bench BARS=engine|kde|service
+bench: setup ## run the benchmarks; a part of them: make bench BARS=engine|kde|service|store
 	@scripts/bench.sh $(BARS)
 
 error-table: setup ## print how far each feature map is from softmax attention, and its cost

@@ -3,6 +3,7 @@
 #   protobuf::libprotobuf  protobuf::protoc  DNNL::dnnl
 #   prometheus-cpp::core  prometheus-cpp::pull  spdlog::spdlog  CLI11::CLI11
 #   PkgConfig::hwy  PkgConfig::xxhash  OpenSSL::Crypto  ZLIB::ZLIB  Threads::Threads  attnd::gomp
+#   RocksDB::rocksdb-shared
 #   attnd::allocator, for programs
 #   GTest::gtest  GTest::gmock  GTest::gtest_main  benchmark::benchmark
 
@@ -21,6 +22,7 @@ find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(ZLIB REQUIRED)
+find_package(RocksDB CONFIG REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy libhwy-contrib)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 

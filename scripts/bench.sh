@@ -1,14 +1,14 @@
 #!/bin/bash
 # Builds and runs the benchmarks and ends with one line for each bar:
 #   bar NAME VALUE TARGET pass|fail
-# bench.sh [all|engine|kde|service]. Fails when a bar fails.
+# bench.sh [all|engine|kde|service|store]. Fails when a bar fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-all} in
-  all) parts=(engine kde service) ;;
-  engine | kde | service) parts=("$1") ;;
+  all) parts=(engine kde service store) ;;
+  engine | kde | service | store) parts=("$1") ;;
   *)
-    echo "bench: BARS is '$1'; it must be engine, kde, service or all" >&2
+    echo "bench: BARS is '$1'; it must be engine, kde, service, store or all" >&2
     exit 2
     ;;
 esac

@@ -10,7 +10,7 @@ build=(
   clang-14 cmake mold ninja-build pkg-config
   # libraries; oneDNN's CMake package asks for the OpenCL loader
   libabsl-dev libcli11-dev libdnnl-dev libgoogle-perftools-dev libgrpc++-dev libhwy-dev
-  libprotobuf-dev libspdlog-dev libssl-dev libxxhash-dev ocl-icd-opencl-dev prometheus-cpp-dev
+  libprotobuf-dev librocksdb-dev libspdlog-dev libssl-dev libxxhash-dev ocl-icd-opencl-dev prometheus-cpp-dev
   protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 develop=(

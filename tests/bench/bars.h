@@ -83,6 +83,10 @@ std::vector<Bar> AppendLatencyBars(const BenchOptions& options);
 // Attends over 131,072 tokens run back to back.
 std::vector<Bar> FairnessBars(const BenchOptions& options);
 
+// store_append_of_rocksdb_SIZE_{sync,nosync}: bytes a second that the store on disk takes, in
+// batches of one value, of those that RocksDB takes with the same options, values and syncs.
+std::vector<Bar> StoreBars(const BenchOptions& options);
+
 // The bars that are measured together.
 struct Group {
   const char* name;
