@@ -14,9 +14,10 @@ std::vector<engine::TokenSpan> SpansOf(const std::vector<LayerSlice>& slices) {
 
 }  // namespace
 
-AppendJob::AppendJob(Call call, std::vector<LayerSlice> slices, std::int64_t reserved,
-                     v1::AppendResponse& response)
+AppendJob::AppendJob(Call call, const v1::AppendRequest& request, std::vector<LayerSlice> slices,
+                     std::int64_t reserved, v1::AppendResponse& response)
     : MessageJob(std::move(call)),
+      request_(request),
       response_(response),
       spans_(SpansOf(slices)),
       mutation_(std::make_unique<Mutation>(call_.session(), engine::MessageKind::kAppend,
@@ -64,17 +65,25 @@ absl::Status AppendJob::End() {
     response_.set_replayed(true);
     return call_.session().ClassifyRetry(message);
   }
-  absl::Status published = mutation_->Publish(std::move(message), nullptr);
-  if (!published.ok()) return published;
+  logged_.digest = message.digest;
+  absl::StatusOr<std::uint64_t> published = mutation_->Publish(std::move(message), nullptr);
+  if (!published.ok()) return published.status();
+  logged_.sequence = *published;
   for (const engine::TokenSpan& span : spans_) {
     call_.services().metrics.AddTokens(call_.session().group(span.layer).kind, span.count);
   }
   return absl::OkStatus();
 }
 
-void AppendJob::Release() {
+std::optional<LogEntry> AppendJob::Logged() {
+  LogEntry entry = {.sequence = logged_.sequence, .record = {}, .spans = spans_};
+  if (applies_) entry.record = EncodeLogRecord(logged_, request_);
+  return entry;
+}
+
+void AppendJob::Release(Session& session) {
   mutation_ = nullptr;
-  call_.session().LeaveLane();
+  session.LeaveLane();
 }
 
 void AppendJob::WritePositions() {
@@ -82,6 +91,8 @@ void AppendJob::WritePositions() {
     v1::LayerPosition& position = *response_.add_positions();
     position.set_layer(static_cast<std::int32_t>(span.layer));
     position.set_position(span.position + span.count);
+    position.set_durable_position(
+        call_.session().DurableWhenAnswered(span.layer, position.position()));
   }
 }
 

@@ -40,10 +40,10 @@ absl::StatusOr<Job::Next> AttendJob::Continue(engine::Scratch& scratch) {
   return Next::kEnd;
 }
 
-void AttendJob::Release() {
-  MessageJob::Release();
+void AttendJob::Release(Session& session) {
+  MessageJob::Release(session);
   state_ = nullptr;
-  call_.session().StateReleased();
+  session.StateReleased();
 }
 
 absl::Status AttendJob::Begin() {

@@ -40,7 +40,7 @@ class AttendJob final : public MessageJob {
 
  private:
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
-  void Release() override;
+  void Release(Session& session) override;
   absl::Status Begin();
   // Opens the chains of the next group of queries.
   Next AttendGroup();

@@ -22,6 +22,8 @@ namespace attnd::server {
 // answer has left.
 using Answered = std::function<void(const absl::Status&, Admission::Ticket)>;
 
+class SessionStore;
+
 // What a message needs of the server. The objects outlive all calls.
 struct CallServices {
   const Options& options;
@@ -31,6 +33,7 @@ struct CallServices {
   Admission& waits;      // of Attends that wait for a position
   StateBudget& budget;
   CallRegistry& calls;
+  SessionStore* store = nullptr;  // null: there are EPHEMERAL sessions only
 };
 
 // Where a message comes from.
@@ -53,6 +56,7 @@ class Call {
 
   const CallServices& services() const { return *services_; }
   Session& session() const { return *session_; }
+  const std::shared_ptr<Session>& session_ptr() const { return session_; }
   EngineKind engine_kind() const { return engine_; }
 
   // OK, or why the work is not wanted any more: CANCELLED or DEADLINE_EXCEEDED.

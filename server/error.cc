@@ -48,7 +48,10 @@ absl::StatusCode CodeOf(v1::ErrorReason reason) {
     case v1::FEATURE_MAP_BYTES:
       return absl::StatusCode::kResourceExhausted;
     case v1::SHUTTING_DOWN:
+    case v1::STORE_UNAVAILABLE:
       return absl::StatusCode::kUnavailable;
+    case v1::DAMAGED:
+      return absl::StatusCode::kDataLoss;
     default:
       return absl::StatusCode::kInternal;
   }

@@ -78,7 +78,7 @@ absl::Status MessageHandler::ShuttingDown() {
 
 void MessageHandler::Drain() {
   draining_.store(true);
-  sessions_.EndWaits(ShuttingDown());
+  table_.EndWaits(ShuttingDown());
 }
 
 absl::Status MessageHandler::CheckAccepting() const {
@@ -90,11 +90,37 @@ absl::Status MessageHandler::Refused(const absl::Status& status) {
   return status;
 }
 
-absl::StatusOr<SessionPtr> MessageHandler::FindSession(const std::string& id) {
+void MessageHandler::WithSession(const std::string& id,
+                                 const google::protobuf::MessageLite& request,
+                                 const Answered& answered,
+                                 std::function<absl::Status(const SessionPtr&)> start) {
   absl::Status valid = CheckAccepting();
   valid.Update(CheckSessionId(id));
-  if (!valid.ok()) return valid;
-  return sessions_.Find({Session::kDefaultTenant, id});
+  if (!valid.ok()) {
+    answered(valid, {});
+    return;
+  }
+  const SessionKey key = {Session::kDefaultTenant, id};
+  const absl::StatusOr<SessionPtr> here = table_.Find(key);
+  if (here.ok()) {
+    const absl::Status started = start(*here);
+    if (!started.ok()) answered(started, {});
+    return;
+  }
+  // What waits for a session that has to be read holds its request.
+  absl::StatusOr<Admission::Ticket> admitted =
+      services_.admission.Admit(static_cast<std::int64_t>(request.ByteSizeLong()));
+  if (!admitted.ok()) {
+    answered(admitted.status(), {});
+    return;
+  }
+  const auto ticket = std::make_shared<Admission::Ticket>(*std::move(admitted));
+  sessions_.Get(
+      key, [answered, ticket, start = std::move(start)](const absl::StatusOr<SessionPtr>& session) {
+        *ticket = {};
+        const absl::Status started = session.ok() ? start(*session) : session.status();
+        if (!started.ok()) answered(started, {});
+      });
 }
 
 // Counts refusals and logs failures on the way to `answered`.
@@ -119,29 +145,36 @@ Answered MessageHandler::Watched(const char* what, const std::string& session_id
 void MessageHandler::Append(CallOrigin origin, const v1::AppendRequest& request,
                             v1::AppendResponse& response, Answered answered) {
   Answered watched = Watched("append failed", request.session_id(), std::move(answered));
-  absl::Status started = StartAppend(std::move(origin), request, response, watched);
-  if (!started.ok()) watched(started, {});
+  WithSession(
+      request.session_id(), request, watched,
+      [this, origin = std::move(origin), &request, &response, watched](const SessionPtr& session) {
+        return StartAppend(session, origin, request, response, watched);
+      });
 }
 
 void MessageHandler::Attend(CallOrigin origin, const v1::AttendRequest& request,
                             v1::AttendResponse& response, Answered answered) {
   Answered watched = Watched("attend failed", request.session_id(), std::move(answered));
-  absl::Status started = StartAttend(std::move(origin), request, response, watched);
-  if (!started.ok()) watched(started, {});
+  WithSession(
+      request.session_id(), request, watched,
+      [this, origin = std::move(origin), &request, &response, watched](const SessionPtr& session) {
+        return StartAttend(session, origin, request, response, watched);
+      });
 }
 
 void MessageHandler::Step(CallOrigin origin, const v1::StepRequest& request,
                           v1::StepResponse& response, Answered answered) {
   Answered watched = Watched("step failed", request.session_id(), std::move(answered));
-  absl::Status started = StartStep(std::move(origin), request, response, watched);
-  if (!started.ok()) watched(started, {});
+  WithSession(
+      request.session_id(), request, watched,
+      [this, origin = std::move(origin), &request, &response, watched](const SessionPtr& session) {
+        return StartStep(session, origin, request, response, watched);
+      });
 }
 
-absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequest& request,
-                                         v1::AppendResponse& response, Answered& answered) {
-  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
-  if (!found.ok()) return found.status();
-  const SessionPtr& session = *found;
+absl::Status MessageHandler::StartAppend(const SessionPtr& session, CallOrigin origin,
+                                         const v1::AppendRequest& request,
+                                         v1::AppendResponse& response, const Answered& answered) {
   absl::Status generation = session->CheckGeneration(request.generation());
   if (!generation.ok()) return generation;
   if (request.tokens().empty()) {
@@ -175,17 +208,16 @@ absl::Status MessageHandler::StartAppend(CallOrigin origin, const v1::AppendRequ
   }
   const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kAppend, session, slices.front().span.layer,
-            *std::move(ticket), std::move(answered));
+            *std::move(ticket), answered);
   session->EnterLane(
-      std::make_unique<AppendJob>(std::move(call), std::move(slices), bytes, response), place);
+      std::make_unique<AppendJob>(std::move(call), request, std::move(slices), bytes, response),
+      place);
   return absl::OkStatus();
 }
 
-absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequest& request,
-                                         v1::AttendResponse& response, Answered& answered) {
-  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
-  if (!found.ok()) return found.status();
-  const SessionPtr& session = *found;
+absl::Status MessageHandler::StartAttend(const SessionPtr& session, CallOrigin origin,
+                                         const v1::AttendRequest& request,
+                                         v1::AttendResponse& response, const Answered& answered) {
   const std::int64_t layer = request.layer();
   absl::Status valid = session->CheckLayer(layer);
   if (!valid.ok()) return valid;
@@ -229,7 +261,7 @@ absl::Status MessageHandler::StartAttend(CallOrigin origin, const v1::AttendRequ
   const std::shared_ptr<Cancellation> cancellation = origin.cancellation;
   auto job = std::make_unique<AttendJob>(
       Call(services_, std::move(origin), CallKind::kAttend, session, layer, *std::move(ticket),
-           std::move(answered)),
+           answered),
       layer, *queries, positions ? request.query_positions().data() : nullptr, *spec, response);
   if (reached) {
     job->Observe(std::move(state));
@@ -279,11 +311,9 @@ void MessageHandler::AttendAtPosition(const SessionPtr& session, std::int64_t la
   });
 }
 
-absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest& request,
-                                       v1::StepResponse& response, Answered& answered) {
-  absl::StatusOr<SessionPtr> found = FindSession(request.session_id());
-  if (!found.ok()) return found.status();
-  const SessionPtr& session = *found;
+absl::Status MessageHandler::StartStep(const SessionPtr& session, CallOrigin origin,
+                                       const v1::StepRequest& request, v1::StepResponse& response,
+                                       const Answered& answered) {
   absl::Status valid = session->CheckGeneration(request.generation());
   if (!valid.ok()) return valid;
   absl::StatusOr<LayerSlice> slice = CheckTokens(*session, request.tokens(), "tokens");
@@ -328,9 +358,10 @@ absl::Status MessageHandler::StartStep(CallOrigin origin, const v1::StepRequest&
                        spec->top_k);
   const Session::Place place = PlaceFor(operations, origin.transport);
   Call call(services_, std::move(origin), CallKind::kStep, session, layer, *std::move(ticket),
-            std::move(answered));
+            answered);
   session->EnterLane(
-      std::make_unique<StepJob>(std::move(call), *slice, *queries, *spec, bytes, response), place);
+      std::make_unique<StepJob>(std::move(call), request, *slice, *queries, *spec, bytes, response),
+      place);
   return absl::OkStatus();
 }
 

@@ -19,15 +19,16 @@
 #include "server/attend_job.h"
 #include "server/call.h"
 #include "server/failure_log.h"
-#include "server/session_table.h"
+#include "server/session_directory.h"
 
 namespace attnd::server {
 
 class MessageHandler {
  public:
   // The referenced objects outlive the handler and all calls.
-  MessageHandler(const CallServices& services, SessionTable& sessions, FailureLog& failures)
-      : services_(services), sessions_(sessions), failures_(failures) {}
+  MessageHandler(const CallServices& services, SessionDirectory& sessions, SessionTable& table,
+                 FailureLog& failures)
+      : services_(services), sessions_(sessions), table_(table), failures_(failures) {}
 
   void Append(CallOrigin origin, const v1::AppendRequest& request, v1::AppendResponse& response,
               Answered answered);
@@ -46,22 +47,29 @@ class MessageHandler {
   absl::Status Refused(const absl::Status& status);
 
  private:
-  absl::StatusOr<SessionPtr> FindSession(const std::string& id);
+  // Calls `start` with the session once it is in memory, or answers why it is not there; the
+  // request waits meanwhile.
+  void WithSession(const std::string& id, const google::protobuf::MessageLite& request,
+                   const Answered& answered, std::function<absl::Status(const SessionPtr&)> start);
   Answered Watched(const char* what, const std::string& session_id, Answered answered);
 
-  // Take `answered` over if they return OK, leave it to the caller otherwise.
-  absl::Status StartAppend(CallOrigin origin, const v1::AppendRequest& request,
-                           v1::AppendResponse& response, Answered& answered);
-  absl::Status StartAttend(CallOrigin origin, const v1::AttendRequest& request,
-                           v1::AttendResponse& response, Answered& answered);
-  absl::Status StartStep(CallOrigin origin, const v1::StepRequest& request,
-                         v1::StepResponse& response, Answered& answered);
+  // Answer if they return OK, leave it to the caller otherwise.
+  absl::Status StartAppend(const SessionPtr& session, CallOrigin origin,
+                           const v1::AppendRequest& request, v1::AppendResponse& response,
+                           const Answered& answered);
+  absl::Status StartAttend(const SessionPtr& session, CallOrigin origin,
+                           const v1::AttendRequest& request, v1::AttendResponse& response,
+                           const Answered& answered);
+  absl::Status StartStep(const SessionPtr& session, CallOrigin origin,
+                         const v1::StepRequest& request, v1::StepResponse& response,
+                         const Answered& answered);
   void AttendAtPosition(const SessionPtr& session, std::int64_t layer, std::int64_t position,
                         std::int64_t bytes, Cancellation& cancellation,
                         std::unique_ptr<AttendJob> job);
 
   const CallServices services_;
-  SessionTable& sessions_;
+  SessionDirectory& sessions_;
+  SessionTable& table_;
   FailureLog& failures_;
   std::atomic<bool> draining_{false};
 };

@@ -6,12 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "server/call.h"
 #include "server/job.h"
+#include "server/session_store.h"
 
 namespace attnd::server {
 
@@ -31,8 +33,12 @@ class MessageJob : public Job {
   // published.
   virtual absl::StatusOr<Next> Continue(engine::Scratch& scratch) = 0;
 
-  // Gives up what the job holds, before it answers.
-  virtual void Release() { plan_ = nullptr; }
+  // Of a LOGGED session: what must be in its log before the call is answered; nothing where the job
+  // has changed nothing. Called once Continue() has ended the job without a failure.
+  virtual std::optional<LogEntry> Logged() { return std::nullopt; }
+
+  // Gives up what the job holds, before it answers. Request and response may be gone by then.
+  virtual void Release(Session& /*session*/) { plan_ = nullptr; }
 
   // The time so far since the last stage belongs to the stage that ends now.
   void EnterStage(Stage next);
@@ -42,6 +48,8 @@ class MessageJob : public Job {
 
  private:
   absl::StatusOr<Next> TryContinue(engine::Scratch& scratch);
+  // False where there is nothing to log.
+  bool LogAndAnswer(const std::shared_ptr<Session>& session);
 
   Stage stage_ = Stage::kQueue;
   std::atomic<bool> out_of_memory_{false};  // in a chain

@@ -34,7 +34,7 @@ using prometheus::Labels;
 // static_asserts below tie the sizes to the last enumerators.
 constexpr std::array kMethods = {"CreateSession", "GetSession",    "ListSessions", "UpdateSession",
                                  "DeleteSession", "Append",        "Attend",       "Step",
-                                 "Stream",        "PutFeatureMap", "GetServerInfo"};
+                                 "Stream",        "PutFeatureMap", "FlushSession", "GetServerInfo"};
 constexpr std::array kCalls = {"append", "attend", "step"};
 constexpr std::array kTransports = {"unary", "stream"};
 constexpr std::array kEngines = {"exact", "linear", "kde"};

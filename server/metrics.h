@@ -31,6 +31,7 @@ enum class RpcMethod {
   kStep,
   kStream,
   kPutFeatureMap,
+  kFlushSession,
   kGetServerInfo,
 };
 enum class CallKind { kAppend, kAttend, kStep };

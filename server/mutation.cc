@@ -185,8 +185,8 @@ engine::Message Mutation::Message(const engine::Digest& extra) const {
   return message;
 }
 
-absl::Status Mutation::Publish(engine::Message message,
-                               const std::shared_ptr<const v1::StepResponse>& answer) {
+absl::StatusOr<std::uint64_t> Mutation::Publish(
+    engine::Message message, const std::shared_ptr<const v1::StepResponse>& answer) {
   std::vector<std::pair<std::int64_t, LayerStatePtr>> states;
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     states.emplace_back(slices_[i].span.layer, drafts_[i]->Finish());

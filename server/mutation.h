@@ -73,9 +73,9 @@ class Mutation {
   // besides the tokens.
   engine::Message Message(const engine::Digest& extra) const;
 
-  // Publishes the drafts, all of which have been begun.
-  absl::Status Publish(engine::Message message,
-                       const std::shared_ptr<const v1::StepResponse>& answer);
+  // Publishes the drafts, all of which have been begun; see Session::Publish().
+  absl::StatusOr<std::uint64_t> Publish(engine::Message message,
+                                        const std::shared_ptr<const v1::StepResponse>& answer);
 
   // Tokens of a slice that make a quantum of about a millisecond at most, for usual sizes.
   std::int64_t QuantumTokens(std::size_t slice) const;

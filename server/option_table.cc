@@ -41,6 +41,7 @@ void ToMember(const Flag& value, Member& member) {
 
 // Abseil wants flags in the global namespace.
 using attnd::server::ByteSize;
+using attnd::server::FsyncPolicy;
 using attnd::server::LogFormat;
 using attnd::server::LogLevel;
 #define OPTION(group, type, name, bounds, help) \

@@ -21,6 +21,9 @@
 namespace attnd::server {
 namespace {
 
+constexpr std::array kFsyncPolicies = {std::pair{"always", FsyncPolicy::kAlways},
+                                       std::pair{"interval", FsyncPolicy::kInterval},
+                                       std::pair{"never", FsyncPolicy::kNever}};
 constexpr std::array kFormats = {std::pair{"text", LogFormat::kText},
                                  std::pair{"json", LogFormat::kJson}};
 constexpr std::array kLevels = {
@@ -70,6 +73,10 @@ bool AbslParseFlag(absl::string_view text, ByteSize* value, std::string* /*error
   return bytes.has_value();
 }
 
+bool AbslParseFlag(absl::string_view text, FsyncPolicy* value, std::string* /*error*/) {
+  return FindName(kFsyncPolicies, text, value);
+}
+
 bool AbslParseFlag(absl::string_view text, LogFormat* value, std::string* /*error*/) {
   return FindName(kFormats, text, value);
 }
@@ -79,6 +86,7 @@ bool AbslParseFlag(absl::string_view text, LogLevel* value, std::string* /*error
 }
 
 std::string AbslUnparseFlag(ByteSize value) { return FormatByteSize(value.bytes); }
+std::string AbslUnparseFlag(FsyncPolicy value) { return NameOf(kFsyncPolicies, value); }
 std::string AbslUnparseFlag(LogFormat value) { return NameOf(kFormats, value); }
 std::string AbslUnparseFlag(LogLevel value) { return NameOf(kLevels, value); }
 
@@ -86,6 +94,7 @@ const char* Expected(bool) { return "true or false"; }
 const char* Expected(std::int64_t) { return "a whole number"; }
 const char* Expected(ByteSize) { return "a size such as 8MiB"; }
 const char* Expected(absl::Duration) { return "a duration such as 30s or 1h30m"; }
+const char* Expected(FsyncPolicy) { return "always, interval or never"; }
 const char* Expected(LogFormat) { return "text or json"; }
 const char* Expected(LogLevel) { return "debug, info, warning or error"; }
 const char* Expected(const std::string&) { return "a text"; }

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/logging.h"
+#include "server/store/log_writer.h"
 
 namespace attnd::server {
 
@@ -21,9 +22,11 @@ struct ByteSize {
 // Found by Abseil's flags. Debian's absl::string_view is a type of its own; it stays inside this
 // corner.
 bool AbslParseFlag(absl::string_view text, ByteSize* value, std::string* error);
+bool AbslParseFlag(absl::string_view text, FsyncPolicy* value, std::string* error);
 bool AbslParseFlag(absl::string_view text, LogFormat* value, std::string* error);
 bool AbslParseFlag(absl::string_view text, LogLevel* value, std::string* error);
 std::string AbslUnparseFlag(ByteSize value);
+std::string AbslUnparseFlag(FsyncPolicy value);
 std::string AbslUnparseFlag(LogFormat value);
 std::string AbslUnparseFlag(LogLevel value);
 
@@ -32,6 +35,7 @@ const char* Expected(bool);
 const char* Expected(std::int64_t);
 const char* Expected(ByteSize);
 const char* Expected(absl::Duration);
+const char* Expected(FsyncPolicy);
 const char* Expected(LogFormat);
 const char* Expected(LogLevel);
 const char* Expected(const std::string&);

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "server/cpu_quota.h"
 #include "server/logging.h"
+#include "server/store/log_writer.h"
 
 namespace attnd::server {
 
@@ -56,6 +57,12 @@ struct Options {
   absl::Duration max_time_to_live = absl::Hours(24 * 7);
   std::int64_t max_tombstones = 100'000;
   absl::Duration tombstone_retention = absl::Hours(24);
+
+  // Durability.
+  std::string data_dir;
+  FsyncPolicy fsync = FsyncPolicy::kAlways;
+  absl::Duration fsync_interval = absl::Seconds(1);
+  absl::Duration checkpoint_interval = absl::Seconds(10);
 
   // Learned feature maps.
   std::int64_t max_feature_map_bytes = std::int64_t{256} << 20;

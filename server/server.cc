@@ -23,6 +23,12 @@
 #include "server/scheduler.h"
 #include "server/server_info.h"
 #include "server/service.h"
+#include "server/session_directory.h"
+#include "server/session_keeper.h"
+#include "server/session_loader.h"
+#include "server/session_store.h"
+#include "server/store/log_writer.h"
+#include "server/store/rocksdb_store.h"
 #include "server/transport_options.h"
 
 namespace attnd::server {
@@ -40,6 +46,13 @@ constexpr absl::Duration kDrainPoll = absl::Milliseconds(5);
 constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 // A session in use whose time-to-live is a nanosecond must not keep the reaper running.
 constexpr std::int64_t kShortestSleepNanos = 10'000'000;
+LogWriterOptions WriterOptions(const Options& options) {
+  LogWriterOptions writer;
+  writer.fsync = options.fsync;
+  writer.interval_nanos = absl::ToInt64Nanoseconds(options.fsync_interval);
+  return writer;
+}
+
 // The health service's name of the whole server is "".
 constexpr char kServiceName[] = "attnd.v1.AttentionService";
 
@@ -48,7 +61,9 @@ constexpr char kServiceName[] = "attnd.v1.AttentionService";
 // In the order of dependence: what stands below refers to what stands above, and is destroyed
 // first.
 struct Server::Impl {
-  Impl(const Options& opts, const Clock& system_clock, SessionTable::Random random)
+  // `opened` is null without a store.
+  Impl(const Options& opts, const Clock& system_clock, SessionTable::Random random,
+       std::unique_ptr<Store> opened)
       : options(opts),
         clock(system_clock),
         metrics(MakeBuildInfo()),
@@ -60,9 +75,15 @@ struct Server::Impl {
         scheduler(options.workers, clock),
         maps(options, clock),
         sessions(options, clock, scheduler, budget, metrics, std::move(random)),
-        services{options, clock, metrics, admission, waits, budget, calls},
-        messages(services, sessions, failures),
-        service(services, sessions, messages, maps, MakeServerInfo(options)) {
+        store(std::move(opened)),
+        lasting(store == nullptr ? nullptr : std::make_unique<Lasting>(*this)),
+        directory(sessions, lasting == nullptr ? nullptr : &lasting->store,
+                  lasting == nullptr ? nullptr : &lasting->loader, clock),
+        services{options, clock,  metrics, admission,
+                 waits,   budget, calls,   lasting == nullptr ? nullptr : &lasting->store},
+        messages(services, directory, sessions, failures),
+        service(services, directory, sessions, lasting == nullptr ? nullptr : &lasting->keeper,
+                messages, maps, MakeServerInfo(options)) {
     metrics.SetGaugeSource([this] {
       const FeatureMapStore::Usage used = maps.usage();
       return GaugeValues{sessions.size(),
@@ -74,6 +95,26 @@ struct Server::Impl {
     });
   }
   ~Impl() { metrics.SetGaugeSource({}); }
+
+  // What sessions that last need besides their store.
+  struct Lasting {
+    explicit Lasting(Impl& impl)
+        : writer(*impl.store, impl.clock, WriterOptions(impl.options)),
+          store(*impl.store, writer, impl.clock, impl.options.fsync == FsyncPolicy::kAlways),
+          loader(
+              store, impl.options, impl.budget,
+              [&impl](const SessionKey& key, SessionPlan plan, const SessionBirth& birth) {
+                return impl.sessions.Make(key, std::move(plan), birth);
+              },
+              [&impl] { return impl.sessions.NewGeneration(); }),
+          keeper(impl.sessions, store, impl.failures, impl.clock,
+                 absl::ToInt64Nanoseconds(impl.options.checkpoint_interval)) {}
+
+    LogWriter writer;
+    SessionStore store;
+    SessionLoader loader;
+    SessionKeeper keeper;
+  };
 
   void Maintain() ABSL_LOCKS_EXCLUDED(mutex);
   void SetHealth(bool serving);
@@ -88,6 +129,9 @@ struct Server::Impl {
   Scheduler scheduler;
   FeatureMapStore maps;
   SessionTable sessions;
+  const std::unique_ptr<Store> store;
+  const std::unique_ptr<Lasting> lasting;
+  SessionDirectory directory;
   CallRegistry calls;
   const CallServices services;
   MessageHandler messages;
@@ -114,7 +158,7 @@ void Server::Impl::Maintain() {
   while (!stopping) {
     mutex.Unlock();
     calls.EndStuck(clock.MonotonicNanos(), patience);
-    const std::int64_t next = std::min(sessions.ExpireIdle(), maps.ExpireIdle());
+    const std::int64_t next = std::min(directory.ExpireIdle(), maps.ExpireIdle());
     mutex.Lock();
     const std::int64_t wait = std::min({patience, upload_timeout, next - clock.MonotonicNanos()});
     if (!stopping) stop_maintenance.WaitFor(&mutex, std::max(wait, kShortestSleepNanos));
@@ -132,7 +176,17 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
                                                       SessionTable::Random random) {
-  auto impl = std::make_unique<Impl>(options, clock, std::move(random));
+  std::unique_ptr<Store> store;
+  if (!options.data_dir.empty()) {
+    absl::StatusOr<std::unique_ptr<RocksDbStore>> opened =
+        RocksDbStore::Open({.directory = options.data_dir});
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(),
+                          absl::StrCat("--data_dir: ", std::string(opened.status().message())));
+    }
+    store = *std::move(opened);
+  }
+  auto impl = std::make_unique<Impl>(options, clock, std::move(random), std::move(store));
   if (!options.http_listen.empty()) {
     absl::StatusOr<std::unique_ptr<HttpEndpoint>> http = HttpEndpoint::Start(
         options.http_listen, [&metrics = impl->metrics] { return metrics.Expose(); },
@@ -190,6 +244,7 @@ void Server::Drain() {
 
   const Clock::time_point deadline = Clock::now() + Nanos(impl.options.drain_deadline);
   impl.messages.Drain();
+  impl.directory.Stop();
   impl.calls.Drain();
   const Clock::time_point refuse_until = std::min(Clock::now() + Nanos(kRefusing), deadline);
   while (Clock::now() < refuse_until ||
@@ -210,6 +265,14 @@ void Server::Drain() {
     impl.stop_maintenance.SignalAll();
   }
   impl.maintenance.join();
+  if (impl.lasting != nullptr) {
+    impl.lasting->keeper.Stop();
+    absl::Status stopped = impl.lasting->writer.Stop();
+    if (!stopped.ok()) {
+      Log(LogLevel::kError, "the store's last writes may be lost",
+          {{"message", std::string(stopped.message())}});
+    }
+  }
   impl.http = nullptr;
   impl.grpc = nullptr;
   Log(LogLevel::kInfo, "stopped",

@@ -1,6 +1,7 @@
 #include "server/server_info.h"
 
 #include "engine/cpu.h"
+#include "server/proto_time.h"
 #include "server/session_config.h"
 #include "server/version.h"
 

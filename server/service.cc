@@ -28,10 +28,11 @@ Answered AnswerTo(UnaryCall* call) {
 }
 
 // Answers with a session, or with why there is none.
-void AnswerSession(UnaryCall& call, absl::StatusOr<v1::Session> session, v1::Session& response) {
-  const absl::Status status = session.status();
-  if (status.ok()) response = *std::move(session);
-  call.Answer(status);
+SessionDirectory::Then AnswerWith(UnaryCall* call, v1::Session* response) {
+  return [call, response](const absl::StatusOr<SessionPtr>& session) {
+    if (session.ok()) *response = (*session)->Describe();
+    call->Answer(session.status());
+  };
 }
 
 }  // namespace
@@ -40,30 +41,41 @@ grpc::ServerUnaryReactor* Service::CreateSession(grpc::CallbackServerContext* co
                                                  const v1::CreateSessionRequest* request,
                                                  v1::Session* response) {
   auto* call = new UnaryCall(*context, RpcMethod::kCreateSession, services_);
-  AnswerSession(*call, DoCreate(*request), *response);
+  DoCreate(*request, AnswerWith(call, response));
   return call;
 }
 
-absl::StatusOr<v1::Session> Service::DoCreate(const v1::CreateSessionRequest& request) {
-  absl::Status accepting = messages_.CheckAccepting();
-  if (!accepting.ok()) return accepting;
-  const std::string id = request.session_id().empty() ? sessions_.NewId() : request.session_id();
-  absl::Status valid = CheckSessionId(id);
-  if (!valid.ok()) return valid;
+void Service::DoCreate(const v1::CreateSessionRequest& request, SessionDirectory::Then then) {
+  const std::string id = request.session_id().empty() ? table_.NewId() : request.session_id();
+  absl::Status valid = messages_.CheckAccepting();
+  valid.Update(CheckSessionId(id));
+  if (!valid.ok()) {
+    then(valid);
+    return;
+  }
   absl::StatusOr<SessionPlan> plan = PlanSession(request.config(), services_.options, &maps_);
-  if (!plan.ok()) return plan.status();
-  absl::StatusOr<SessionPtr> session = sessions_.Create(KeyOf(id), *std::move(plan));
-  if (!session.ok()) return messages_.Refused(session.status());
-  return (*session)->Describe();
+  if (!plan.ok()) {
+    then(plan.status());
+    return;
+  }
+  sessions_.Create(KeyOf(id), *std::move(plan),
+                   [this, then = std::move(then)](const absl::StatusOr<SessionPtr>& session) {
+                     messages_.Refused(session.status()).IgnoreError();
+                     then(session);
+                   });
 }
 
 grpc::ServerUnaryReactor* Service::GetSession(grpc::CallbackServerContext* context,
                                               const v1::GetSessionRequest* request,
                                               v1::Session* response) {
   auto* call = new UnaryCall(*context, RpcMethod::kGetSession, services_);
-  absl::StatusOr<SessionPtr> session = sessions_.Find(KeyOf(request->session_id()));
-  if (session.ok()) *response = (*session)->Describe();
-  call->Answer(session.status());
+  // What cannot be an id is not looked for in the store.
+  absl::Status valid = CheckSessionId(request->session_id());
+  if (valid.ok()) {
+    sessions_.Get(KeyOf(request->session_id()), AnswerWith(call, response));
+  } else {
+    call->Answer(GoneError(request->session_id(), v1::UNKNOWN));
+  }
   return call;
 }
 
@@ -84,12 +96,11 @@ absl::Status Service::DoList(const v1::ListSessionsRequest& request,
   absl::Status labels = CheckLabels(request.labels());
   if (!labels.ok()) return labels;
   // A page token is the id after which the page begins.
-  const SessionTable::Page page = sessions_.List(
+  SessionDirectory::Page page = sessions_.List(
       Session::kDefaultTenant, request.page_token(),
       request.page_size() == 0 ? kDefaultPage : request.page_size(), request.labels());
   std::int64_t bytes = kMaxPageToken;
-  for (const SessionPtr& session : page.sessions) {
-    v1::Session described = session->Describe();
+  for (v1::Session& described : page.sessions) {
     bytes += static_cast<std::int64_t>(described.ByteSizeLong()) + kFieldBytes;
     if (response.sessions_size() > 0 && bytes > services_.options.max_response_bytes) {
       response.set_next_page_token(response.sessions().rbegin()->session_id());
@@ -105,32 +116,83 @@ grpc::ServerUnaryReactor* Service::UpdateSession(grpc::CallbackServerContext* co
                                                  const v1::UpdateSessionRequest* request,
                                                  v1::Session* response) {
   auto* call = new UnaryCall(*context, RpcMethod::kUpdateSession, services_);
-  AnswerSession(*call, DoUpdate(*request), *response);
+  DoUpdate(*request, AnswerWith(call, response));
   return call;
 }
 
-absl::StatusOr<v1::Session> Service::DoUpdate(const v1::UpdateSessionRequest& request) {
+void Service::DoUpdate(const v1::UpdateSessionRequest& request, SessionDirectory::Then then) {
   absl::Duration time_to_live;
+  absl::Status valid;
   if (request.has_time_to_live()) {
     absl::StatusOr<absl::Duration> asked = TimeToLive(request.time_to_live(), services_.options);
-    if (!asked.ok()) return asked.status();
-    time_to_live = *asked;
+    if (asked.ok()) time_to_live = *asked;
+    valid = asked.status();
   }
-  absl::Status labels = CheckLabels(request.labels().labels());
-  if (!labels.ok()) return labels;
-  absl::StatusOr<SessionPtr> session = sessions_.Update(
-      KeyOf(request.session_id()), request.has_time_to_live() ? &time_to_live : nullptr,
-      request.has_labels() ? &request.labels().labels() : nullptr);
-  if (!session.ok()) return session.status();
-  return (*session)->Describe();
+  valid.Update(CheckLabels(request.labels().labels()));
+  if (valid.ok() && !CheckSessionId(request.session_id()).ok()) {
+    valid = GoneError(request.session_id(), v1::UNKNOWN);
+  }
+  if (!valid.ok()) {
+    then(valid);
+    return;
+  }
+  sessions_.Update(KeyOf(request.session_id()),
+                   request.has_time_to_live() ? &time_to_live : nullptr,
+                   request.has_labels() ? &request.labels().labels() : nullptr, std::move(then));
 }
 
 grpc::ServerUnaryReactor* Service::DeleteSession(grpc::CallbackServerContext* context,
                                                  const v1::DeleteSessionRequest* request,
                                                  v1::DeleteSessionResponse* /*response*/) {
   auto* call = new UnaryCall(*context, RpcMethod::kDeleteSession, services_);
-  call->Answer(sessions_.Delete(KeyOf(request->session_id())));
+  if (CheckSessionId(request->session_id()).ok()) {
+    sessions_.Delete(KeyOf(request->session_id()),
+                     [call](const absl::Status& deleted) { call->Answer(deleted); });
+  } else {
+    call->Answer(GoneError(request->session_id(), v1::UNKNOWN));
+  }
   return call;
+}
+
+grpc::ServerUnaryReactor* Service::FlushSession(grpc::CallbackServerContext* context,
+                                                const v1::FlushSessionRequest* request,
+                                                v1::FlushSessionResponse* response) {
+  auto* call = new UnaryCall(*context, RpcMethod::kFlushSession, services_);
+  absl::Status valid = messages_.CheckAccepting();
+  valid.Update(CheckSessionId(request->session_id()));
+  if (!valid.ok()) {
+    call->Answer(valid);
+    return call;
+  }
+  sessions_.Get(KeyOf(request->session_id()),
+                [this, call, response](const absl::StatusOr<SessionPtr>& found) {
+                  if (found.ok()) {
+                    Flush(*found, *response, [call](const absl::Status& s) { call->Answer(s); });
+                  } else {
+                    call->Answer(found.status());
+                  }
+                });
+  return call;
+}
+
+void Service::Flush(const SessionPtr& session, v1::FlushSessionResponse& response,
+                    SessionStore::Done done) {
+  if (session->ephemeral()) {
+    done(Error(v1::UNSUPPORTED, absl::StrCat("session_id '", session->key().id,
+                                             "' is EPHEMERAL: there is nothing to flush to")));
+    return;
+  }
+  keeper_->Flush(
+      session, [session, &response, done = std::move(done)](const absl::Status& flushed) {
+        const v1::Session described = session->Describe();
+        for (int layer = 0; flushed.ok() && layer < described.layer_positions_size(); ++layer) {
+          v1::LayerPosition& position = *response.add_positions();
+          position.set_layer(layer);
+          position.set_position(described.layer_positions(layer));
+          position.set_durable_position(described.durable_layer_positions(layer));
+        }
+        done(flushed);
+      });
 }
 
 grpc::ServerUnaryReactor* Service::Append(grpc::CallbackServerContext* context,
@@ -159,7 +221,7 @@ grpc::ServerUnaryReactor* Service::Step(grpc::CallbackServerContext* context,
 
 grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Service::Stream(
     grpc::CallbackServerContext* context) {
-  return StreamCall::Start(*context, services_, messages_, sessions_);
+  return StreamCall::Start(*context, services_, messages_, table_);
 }
 
 grpc::ServerReadReactor<v1::PutFeatureMapRequest>* Service::PutFeatureMap(

@@ -11,17 +11,22 @@
 #include "server/call.h"
 #include "server/feature_map_store.h"
 #include "server/message_handler.h"
-#include "server/session_table.h"
+#include "server/session_directory.h"
+#include "server/session_keeper.h"
 
 namespace attnd::server {
 
 class Service final : public v1::AttentionService::CallbackService {
  public:
-  // The referenced objects outlive the service. `info` is what GetServerInfo answers.
-  Service(const CallServices& services, SessionTable& sessions, MessageHandler& messages,
-          FeatureMapStore& maps, v1::ServerInfo info)
+  // The referenced objects outlive the service; `keeper` is null without a store. `info` is what
+  // GetServerInfo answers.
+  Service(const CallServices& services, SessionDirectory& sessions, SessionTable& table,
+          SessionKeeper* keeper, MessageHandler& messages, FeatureMapStore& maps,
+          v1::ServerInfo info)
       : services_(services),
         sessions_(sessions),
+        table_(table),
+        keeper_(keeper),
         messages_(messages),
         maps_(maps),
         info_(std::move(info)) {}
@@ -42,6 +47,9 @@ class Service final : public v1::AttentionService::CallbackService {
   grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
                                           const v1::DeleteSessionRequest* request,
                                           v1::DeleteSessionResponse* response) override;
+  grpc::ServerUnaryReactor* FlushSession(grpc::CallbackServerContext* context,
+                                         const v1::FlushSessionRequest* request,
+                                         v1::FlushSessionResponse* response) override;
   grpc::ServerUnaryReactor* Append(grpc::CallbackServerContext* context,
                                    const v1::AppendRequest* request,
                                    v1::AppendResponse* response) override;
@@ -59,12 +67,16 @@ class Service final : public v1::AttentionService::CallbackService {
                                           const v1::GetServerInfoRequest* request,
                                           v1::ServerInfo* response) override;
 
-  absl::StatusOr<v1::Session> DoCreate(const v1::CreateSessionRequest& request);
-  absl::StatusOr<v1::Session> DoUpdate(const v1::UpdateSessionRequest& request);
+  void DoCreate(const v1::CreateSessionRequest& request, SessionDirectory::Then then);
+  void DoUpdate(const v1::UpdateSessionRequest& request, SessionDirectory::Then then);
+  void Flush(const SessionPtr& session, v1::FlushSessionResponse& response,
+             SessionStore::Done done);
   absl::Status DoList(const v1::ListSessionsRequest& request, v1::ListSessionsResponse& response);
 
   const CallServices services_;
-  SessionTable& sessions_;
+  SessionDirectory& sessions_;
+  SessionTable& table_;
+  SessionKeeper* const keeper_;
   MessageHandler& messages_;
   FeatureMapStore& maps_;
   const v1::ServerInfo info_;

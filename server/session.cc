@@ -4,28 +4,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/config_hash.h"
 #include "server/error.h"
+#include "server/proto_time.h"
 
 namespace attnd::server {
-namespace {
 
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  google::protobuf::Timestamp proto;
-  absl::Duration rest;
-  proto.set_seconds(absl::IDivDuration(time - absl::UnixEpoch(), absl::Seconds(1), &rest));
-  proto.set_nanos(static_cast<std::int32_t>(absl::ToInt64Nanoseconds(rest)));
-  return proto;
-}
-
-}  // namespace
-
-Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std::uint64_t flow,
+Session::Session(SessionKey key, SessionPlan plan, const SessionBirth& birth, std::uint64_t flow,
                  const Clock& clock, Scheduler& scheduler, StateBudget& budget)
     : key_(std::move(key)),
       plan_(std::move(plan)),
-      generation_(generation),
+      birth_(birth),
+      config_hash_(HashOfConfig(plan_.config)),
       flow_(flow),
-      create_time_(clock.WallNow()),
       clock_(clock),
       scheduler_(scheduler),
       budget_(budget),
@@ -46,6 +37,9 @@ Session::Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std
   }
   last_steps_.resize(states_.size());
   replaced_.resize(states_.size());
+  durable_positions_.resize(states_.size());
+  extent_.segment_blocks.resize(states_.size());
+  extent_.root_positions.resize(states_.size(), -1);
 }
 
 Session::~Session() { budget_.Adjust(-bytes_.load()); }
@@ -69,11 +63,11 @@ absl::Status Session::CheckLayer(std::int64_t layer) const {
 }
 
 absl::Status Session::CheckGeneration(std::uint64_t generation) const {
-  if (generation == generation_) return absl::OkStatus();
+  if (generation == birth_.generation) return absl::OkStatus();
   ErrorMetadata metadata = PositionMetadata();
-  metadata.emplace_back("generation", absl::StrCat(generation_));
+  metadata.emplace_back("generation", absl::StrCat(birth_.generation));
   return Error(v1::STALE_GENERATION,
-               absl::StrCat("generation is ", generation, "; the session's is ", generation_),
+               absl::StrCat("generation is ", generation, "; the session's is ", birth_.generation),
                metadata);
 }
 
@@ -97,9 +91,9 @@ v1::Session Session::Describe() const {
   v1::Session session;
   session.set_session_id(key_.id);
   *session.mutable_config() = plan_.config;
-  session.set_generation(generation_);
+  session.set_generation(birth_.generation);
   session.set_state_bytes(state_bytes());
-  *session.mutable_create_time() = ToProto(create_time_);
+  *session.mutable_create_time() = ToProto(birth_.create_time);
   const std::int64_t expiry = ExpiryNanos();
   *session.mutable_expires_in() = server::ToProto(
       absl::Nanoseconds(std::max<std::int64_t>(expiry - clock_.MonotonicNanos(), 0)));
@@ -122,6 +116,12 @@ v1::Session Session::Describe() const {
     smallest = std::min(smallest, state->position());
   }
   session.set_position(smallest);
+  session.set_loaded(true);
+  if (!ephemeral()) {
+    for (const std::int64_t position : durable_positions_) {
+      session.add_durable_layer_positions(position);
+    }
+  }
   return session;
 }
 
@@ -209,8 +209,8 @@ absl::StatusOr<std::shared_ptr<const v1::StepResponse>> Session::ReplayStep(
     const engine::Message& message) const {
   const std::int64_t layer = message.spans.front().layer;
   MutexLock lock(&mutex_);
-  const LastStep& last = last_steps_[static_cast<std::size_t>(layer)];
-  if (last.answer && last.digest == message.digest) return last.answer;
+  const StepAnswer& last = last_steps_[static_cast<std::size_t>(layer)];
+  if (last.response && last.digest == message.digest) return last.response;
   return Error(v1::STEP_REPLAY_EXPIRED,
                absl::StrCat("layer ", layer, " was changed after the Step at position ",
                             message.spans.front().position, "; its answer is gone"));
@@ -263,22 +263,23 @@ void Session::StateReleased() {
 void Session::Account() {
   std::int64_t bytes = own_bytes_ + log_.bytes() + ReplacedBytes();
   for (const std::int64_t layer : layer_bytes_) bytes += layer;
-  for (const LastStep& last : last_steps_) {
-    bytes += last.bytes;
+  for (const StepAnswer& last : last_steps_) {
+    if (last.response) bytes += static_cast<std::int64_t>(last.response->SpaceUsedLong());
   }
   budget_.Adjust(bytes - bytes_.exchange(bytes));
 }
 
 // Its elements are swapped out.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
-absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
-                              engine::Message message,
-                              const std::shared_ptr<const v1::StepResponse>& answer) {
-  const std::int64_t answer_bytes = answer ? static_cast<std::int64_t>(answer->SpaceUsedLong()) : 0;
+absl::StatusOr<std::uint64_t> Session::Publish(
+    std::vector<std::pair<std::int64_t, LayerStatePtr>> states, engine::Message message,
+    const std::shared_ptr<const v1::StepResponse>& answer) {
   std::map<WaitId, Wait> ready;
+  std::uint64_t sequence = 0;
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
+    if (!log_status_.ok()) return log_status_;
     const engine::Digest digest = message.digest;
     ReplacedStates spare(states.size());
     // The last thing that takes memory: what follows cannot fail halfway.
@@ -288,8 +289,9 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
       layer_bytes_[index] = state->bytes();
       states_[index].swap(state);
       NoteReplaced(index, state, spare);
-      last_steps_[index] = {digest, answer, answer_bytes};
+      last_steps_[index] = {digest, answer};
     }
+    sequence = ++sequence_;
     Account();
     for (auto wait = waits_.begin(); wait != waits_.end();) {
       const auto index = static_cast<std::size_t>(wait->second.layer);
@@ -300,7 +302,72 @@ absl::Status Session::Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>
     }
   }
   for (const auto& [id, wait] : ready) wait.ready(absl::OkStatus());
-  return absl::OkStatus();
+  return sequence;
+}
+
+SessionSnapshot Session::Snapshot() const {
+  MutexLock lock(&mutex_);
+  return {sequence_, states_, last_steps_, log_};
+}
+
+void Session::Restore(SessionSnapshot snapshot) {
+  MutexLock lock(&mutex_);
+  sequence_ = snapshot.sequence;
+  durable_sequence_ = snapshot.sequence;
+  states_ = std::move(snapshot.layers);
+  last_steps_ = std::move(snapshot.steps);
+  log_ = std::move(snapshot.messages);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    layer_bytes_[i] = states_[i]->bytes();
+    durable_positions_[i] = states_[i]->position();
+  }
+  Account();
+}
+
+std::int64_t Session::DurableWhenAnswered(std::int64_t layer, std::int64_t position) const {
+  if (durability() == v1::LOGGED) return position;
+  MutexLock lock(&mutex_);
+  return durable_positions_[static_cast<std::size_t>(layer)];
+}
+
+bool Session::saved() const {
+  MutexLock lock(&mutex_);
+  return durable_sequence_ == sequence_;
+}
+
+void Session::NoteLogged(std::uint64_t sequence, const std::vector<engine::TokenSpan>& spans) {
+  MutexLock lock(&mutex_);
+  durable_sequence_ = std::max(durable_sequence_, sequence);
+  for (const engine::TokenSpan& span : spans) {
+    std::int64_t& durable = durable_positions_[static_cast<std::size_t>(span.layer)];
+    durable = std::max(durable, span.position + span.count);
+  }
+}
+
+void Session::NoteSaved(const SessionSnapshot& snapshot) {
+  MutexLock lock(&mutex_);
+  durable_sequence_ = std::max(durable_sequence_, snapshot.sequence);
+  for (std::size_t i = 0; i < durable_positions_.size(); ++i) {
+    durable_positions_[i] = std::max(durable_positions_[i], snapshot.layers[i]->position());
+  }
+  if (snapshot.sequence == sequence_) log_status_ = absl::OkStatus();
+}
+
+void Session::NoteLogBroken(const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  if (durability() == v1::LOGGED && durable_sequence_ < sequence_) log_status_ = reason;
+}
+
+absl::Status Session::log_status() const {
+  MutexLock lock(&mutex_);
+  return log_status_;
+}
+
+bool Session::RunIfOpen(const std::function<void()>& run) const {
+  MutexLock lock(&mutex_);
+  if (!closed_.ok()) return false;
+  run();
+  return true;
 }
 
 Session::WaitId Session::WhenPosition(std::int64_t layer, std::int64_t position,
@@ -340,11 +407,13 @@ std::int64_t Session::ExpiryNanos() const {
   return clock_.MonotonicNanos() + std::max(time_to_live, kLookAgainNanos);
 }
 
+void Session::Shut(const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  closed_ = reason;
+}
+
 void Session::Close(const absl::Status& reason) {
-  {
-    MutexLock lock(&mutex_);
-    closed_ = reason;
-  }
+  Shut(reason);
   EndWaits(reason);
 }
 

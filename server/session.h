@@ -34,6 +34,7 @@
 #include "server/mutex.h"
 #include "server/scheduler.h"
 #include "server/session_config.h"
+#include "server/store/record.h"
 
 namespace attnd::server {
 
@@ -45,6 +46,27 @@ struct SessionKey {
 
 using LayerStatePtr = std::shared_ptr<const engine::LayerState>;
 
+// The answer of the last Step of a layer that nothing has changed since.
+struct StepAnswer {
+  engine::Digest digest;  // of the message
+  std::shared_ptr<const v1::StepResponse> response;
+};
+
+// What a session holds at one moment.
+struct SessionSnapshot {
+  std::uint64_t sequence = 0;  // of the last message that was published
+  std::vector<LayerStatePtr> layers;
+  std::vector<StepAnswer> steps;  // by layer; without a response where there is none
+  engine::MessageLog messages;
+};
+
+// What names a session beside its key.
+struct SessionBirth {
+  std::uint64_t generation = 0;  // not 0
+  std::uint64_t lineage = 0;     // of its records in the store; not 0
+  absl::Time create_time;
+};
+
 class Session {
  public:
   // Tenant of all sessions until tenants are configured.
@@ -52,9 +74,9 @@ class Session {
   // Messages that are remembered for retries.
   static constexpr std::int64_t kRememberedMessages = 128;
 
-  // `flow` names the session to the scheduler, `generation` is not 0. The referenced objects
-  // outlive the session. Its memory has been reserved in `budget` by the caller: initial_bytes().
-  Session(SessionKey key, SessionPlan plan, std::uint64_t generation, std::uint64_t flow,
+  // `flow` names the session to the scheduler. The referenced objects outlive the session. Its
+  // memory has been reserved in `budget` by the caller: initial_bytes().
+  Session(SessionKey key, SessionPlan plan, const SessionBirth& birth, std::uint64_t flow,
           const Clock& clock, Scheduler& scheduler, StateBudget& budget);
   ~Session();
   Session(const Session&) = delete;
@@ -65,7 +87,11 @@ class Session {
 
   const SessionKey& key() const { return key_; }
   const std::string& identity() const { return plan_.identity; }
-  std::uint64_t generation() const { return generation_; }
+  std::uint64_t generation() const { return birth_.generation; }
+  std::uint64_t lineage() const { return birth_.lineage; }
+  const ConfigHash& config_hash() const { return config_hash_; }
+  v1::Durability durability() const { return plan_.config.durability(); }
+  bool ephemeral() const { return durability() == v1::EPHEMERAL; }
   std::int64_t layers() const { return static_cast<std::int64_t>(group_of_layer_.size()); }
   const LayerGroup& group(std::int64_t layer) const {
     return plan_.groups[group_of_layer_[static_cast<std::size_t>(layer)]];
@@ -118,15 +144,51 @@ class Session {
       const engine::Message& message) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Publishes new layer states at one moment and remembers the message; `answer` is a Step's, else
-  // null. Fails, publishing nothing, where the session was closed meanwhile.
-  absl::Status Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
-                       engine::Message message,
-                       const std::shared_ptr<const v1::StepResponse>& answer)
+  // null. Returns the message's sequence: 1 for a session's first one, then one more each time.
+  // Fails, publishing nothing, where the session was closed meanwhile, or its log is broken.
+  absl::StatusOr<std::uint64_t> Publish(std::vector<std::pair<std::int64_t, LayerStatePtr>> states,
+                                        engine::Message message,
+                                        const std::shared_ptr<const v1::StepResponse>& answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A job that answered from a state has let go of it: what that state kept alone is counted no
   // longer.
   void StateReleased() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Durability
+
+  SessionSnapshot Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes over what a snapshot holds. Before anybody else knows the session.
+  void Restore(SessionSnapshot snapshot) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Tokens of a layer that would survive a crash, once a message is answered that ends at
+  // `position`: of a LOGGED session all of them, since the answer waits for the log.
+  std::int64_t DurableWhenAnswered(std::int64_t layer, std::int64_t position) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether all that was published is durable.
+  bool saved() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Messages up to `sequence` are in the log; the last one has these spans.
+  void NoteLogged(std::uint64_t sequence, const std::vector<engine::TokenSpan>& spans)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The snapshot is in the store. Mends the log.
+  void NoteSaved(const SessionSnapshot& snapshot) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A message that was published could not be logged: until the session was saved as a whole
+  // nothing more is published, since the log would have a gap.
+  void NoteLogBroken(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Why nothing is published: the log is broken.
+  absl::Status log_status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls `run` unless the session was closed, and Close() waits for its end: what `run` hands to
+  // the store stands before what whoever closes hands to it. It must not block or call the session.
+  bool RunIfOpen(const std::function<void()>& run) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What the store holds of the layers, for the one who saves: nobody else looks at it.
+  struct Extent {
+    std::vector<std::int64_t> segment_blocks;  // by layer: blocks in segments
+    std::vector<std::int64_t> root_positions;  // by layer: position of its root; -1: none
+    std::uint64_t sequence = 0;                // of the checkpoint
+  };
+  Extent& extent() { return extent_; }
 
   // ---- Waiting for a position
 
@@ -165,7 +227,10 @@ class Session {
   // is in use.
   std::int64_t ExpiryNanos() const;
 
-  // Ends the session's life: later mutations fail with `reason`, waits end with it.
+  // Ends the session's life: later mutations and waits fail with `reason`. Those that wait are left
+  // for EndWaits(), which calls them.
+  void Shut(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Both.
   void Close(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -174,13 +239,6 @@ class Session {
     std::int64_t position = 0;
     std::function<void(const absl::Status&)> ready;
   };
-  // The last Step of a layer, while nothing has changed the layer since.
-  struct LastStep {
-    engine::Digest digest;
-    std::shared_ptr<const v1::StepResponse> answer;
-    std::int64_t bytes = 0;  // of the answer
-  };
-
   // A state that was replaced while a job answers from it: memory that the newest state does not
   // have. What a token left behind when the window moved on is held by every older state, too.
   struct Replaced {
@@ -202,9 +260,9 @@ class Session {
   const SessionKey key_;
   SessionPlan plan_;  // without labels; not changed after construction
   std::vector<std::size_t> group_of_layer_;
-  const std::uint64_t generation_;
+  const SessionBirth birth_;
+  const ConfigHash config_hash_;
   const std::uint64_t flow_;
-  const absl::Time create_time_;
   const Clock& clock_;
   Scheduler& scheduler_;
   StateBudget& budget_;
@@ -220,8 +278,13 @@ class Session {
   std::vector<std::int64_t> layer_bytes_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReplacedStates> replaced_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> any_replaced_{false};
-  std::vector<LastStep> last_steps_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StepAnswer> last_steps_ ABSL_GUARDED_BY(mutex_);
   engine::MessageLog log_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t durable_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::int64_t> durable_positions_ ABSL_GUARDED_BY(mutex_);
+  absl::Status log_status_ ABSL_GUARDED_BY(mutex_);
+  Extent extent_;
   google::protobuf::Map<std::string, std::string> labels_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Job>> lane_ ABSL_GUARDED_BY(mutex_);

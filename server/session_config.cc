@@ -13,6 +13,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/accuracy.h"
 #include "server/error.h"
+#include "server/proto_time.h"
 
 namespace attnd::server {
 namespace {
@@ -286,6 +287,29 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
   return bytes;
 }
 
+absl::Status CheckDurability(const v1::SessionConfig& config, const Options& options) {
+  const v1::Durability durability = config.durability();
+  if (!v1::Durability_IsValid(durability)) {
+    return BadField("config.durability", absl::StrCat(" is ", static_cast<int>(durability),
+                                                      ", which is not a durability"));
+  }
+  if (durability == v1::DURABILITY_UNSPECIFIED || durability == v1::EPHEMERAL) {
+    return absl::OkStatus();
+  }
+  const std::string& name = v1::Durability_Name(durability);
+  if (options.data_dir.empty()) {
+    return Error(v1::UNSUPPORTED, absl::StrCat("config.durability is ", name,
+                                               "; this server has no store (--data_dir)"));
+  }
+  for (const v1::LayerGroup& group : config.layer_groups()) {
+    if (group.linear().feature_map().kind() != v1::LEARNED) continue;
+    return Error(v1::UNSUPPORTED,
+                 absl::StrCat("config.durability is ", name,
+                              "; sessions with learned feature maps must be EPHEMERAL"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string FeatureMapName(v1::FeatureMapKind kind) {
@@ -329,6 +353,11 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
   if (!time_to_live.ok()) return time_to_live.status();
   *plan.config.mutable_time_to_live() = ToProto(*time_to_live);
 
+  absl::Status durability = CheckDurability(plan.config, options);
+  if (!durability.ok()) return durability;
+  if (plan.config.durability() == v1::DURABILITY_UNSPECIFIED) {
+    plan.config.set_durability(v1::EPHEMERAL);
+  }
   v1::SessionConfig fixed = plan.config;
   fixed.clear_time_to_live();
   fixed.clear_labels();
@@ -338,7 +367,7 @@ absl::StatusOr<SessionPlan> PlanSession(const v1::SessionConfig& config, const O
 
 absl::StatusOr<absl::Duration> TimeToLive(const google::protobuf::Duration& asked,
                                           const Options& options) {
-  const absl::Duration duration = absl::Seconds(asked.seconds()) + absl::Nanoseconds(asked.nanos());
+  const absl::Duration duration = FromProto(asked);
   if (duration <= absl::ZeroDuration()) {
     return BadField("time_to_live", absl::StrCat(" is ", absl::FormatDuration(duration),
                                                  "; it must be more than 0"));
@@ -372,13 +401,6 @@ absl::Status CheckSessionId(const std::string& id) {
   if (!id.empty() && id.size() <= kMaxSessionId && allowed) return absl::OkStatus();
   return BadField("session_id", absl::StrCat(" has ", id.size(), " bytes; it must be 1 to ",
                                              kMaxSessionId, " characters of [A-Za-z0-9._~-]"));
-}
-
-google::protobuf::Duration ToProto(absl::Duration duration) {
-  google::protobuf::Duration proto;
-  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto.set_nanos(static_cast<std::int32_t>(absl::ToInt64Nanoseconds(duration)));
-  return proto;
 }
 
 }  // namespace attnd::server

@@ -54,8 +54,6 @@ std::string FeatureMapName(v1::FeatureMapKind kind);
 absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& labels);
 absl::Status CheckSessionId(const std::string& id);
 
-google::protobuf::Duration ToProto(absl::Duration duration);
-
 }  // namespace attnd::server
 
 #endif  // ATTND_SERVER_SESSION_CONFIG_H_

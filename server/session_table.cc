@@ -16,16 +16,6 @@ namespace {
 // Sessions that one call of List looks at, whatever it finds: well under a millisecond of the lock.
 constexpr std::int64_t kMaxLookedAt = 1000;
 
-absl::Status GoneError(const std::string& id, v1::ErrorReason reason) {
-  const char* what = reason == v1::EXPIRED   ? "expired: it was not used for its time-to-live"
-                     : reason == v1::DELETED ? "was deleted"
-                                             : "is not known to this server";
-  // An id that no session can have may be long, and hold anything.
-  const std::string shown = CheckSessionId(id).ok() ? absl::StrCat("'", id, "' ")
-                                                    : absl::StrCat("of ", id.size(), " bytes ");
-  return Error(reason, absl::StrCat("session_id ", shown, what));
-}
-
 }  // namespace
 
 SessionTable::SessionTable(const Options& options, const Clock& clock, Scheduler& scheduler,
@@ -53,24 +43,11 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
       return Error(v1::SESSION_EXISTS,
                    absl::StrCat("session_id '", key.id, "' is in use with another configuration"));
     }
-    if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) {
-      return RetryableError(
-          v1::TOO_MANY_SESSIONS,
-          absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"),
-          absl::Seconds(1));
-    }
-    const std::int64_t bytes = Session::initial_bytes(plan);
-    absl::Status reserved = budget_.Reserve(bytes);
-    if (!reserved.ok()) return reserved;
-    std::uint64_t generation = 0;
-    while (generation == 0) generation = random_();
-    try {
-      session = std::make_shared<Session>(key, std::move(plan), generation, next_flow_++, clock_,
-                                          scheduler_, budget_);
-    } catch (const std::bad_alloc&) {
-      budget_.Adjust(-bytes);
-      return OutOfMemory("the machine has no memory for another session");
-    }
+    if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) return Full();
+    const SessionBirth birth = {NewNumber(), NewNumber(), clock_.WallNow()};
+    absl::StatusOr<SessionPtr> made = MakeLocked(key, std::move(plan), birth);
+    if (!made.ok()) return made;
+    session = *std::move(made);
     SetExpiry(sessions_.emplace(key, Entry{session, 0}).first);
     tombstones_.Remove(key);
   }
@@ -78,6 +55,46 @@ absl::StatusOr<SessionPtr> SessionTable::Create(const SessionKey& key, SessionPl
   Log(LogLevel::kInfo, "session created",
       {{"session", key.id}, {"layers", session->layers()}, {"bytes", session->state_bytes()}});
   return session;
+}
+
+absl::StatusOr<SessionPtr> SessionTable::Make(const SessionKey& key, SessionPlan plan,
+                                              const SessionBirth& birth) {
+  MutexLock lock(&mutex_);
+  return MakeLocked(key, std::move(plan), birth);
+}
+
+absl::StatusOr<SessionPtr> SessionTable::MakeLocked(const SessionKey& key, SessionPlan plan,
+                                                    const SessionBirth& birth) {
+  const std::int64_t bytes = Session::initial_bytes(plan);
+  absl::Status reserved = budget_.Reserve(bytes);
+  if (!reserved.ok()) return reserved;
+  try {
+    return std::make_shared<Session>(key, std::move(plan), birth, next_flow_++, clock_, scheduler_,
+                                     budget_);
+  } catch (const std::bad_alloc&) {
+    budget_.Adjust(-bytes);
+    return OutOfMemory("the machine has no memory for another session");
+  }
+}
+
+absl::StatusOr<SessionPtr> SessionTable::Adopt(const SessionPtr& session) {
+  MutexLock lock(&mutex_);
+  const auto found = sessions_.find(session->key());
+  if (found != sessions_.end()) return found->second.session;
+  if (static_cast<std::int64_t>(sessions_.size()) >= options_.max_sessions) return Full();
+  // Its idle time begins anew.
+  const Session::Use use(*session);
+  SetExpiry(sessions_.emplace(session->key(), Entry{session, 0}).first);
+  return session;
+}
+
+std::vector<SessionPtr> SessionTable::Lasting() const {
+  MutexLock lock(&mutex_);
+  std::vector<SessionPtr> lasting;
+  for (const auto& [key, entry] : sessions_) {
+    if (!entry.session->ephemeral()) lasting.push_back(entry.session);
+  }
+  return lasting;
 }
 
 absl::StatusOr<SessionPtr> SessionTable::Find(const SessionKey& key) {
@@ -182,6 +199,29 @@ std::int64_t SessionTable::size() const {
   return static_cast<std::int64_t>(sessions_.size());
 }
 
+absl::Status SessionTable::Full() const {
+  return RetryableError(
+      v1::TOO_MANY_SESSIONS,
+      absl::StrCat("the server holds max_sessions = ", options_.max_sessions, " sessions"),
+      absl::Seconds(1));
+}
+
+std::uint64_t SessionTable::NewNumber() {
+  std::uint64_t number = 0;
+  while (number == 0) number = random_();
+  return number;
+}
+
+std::uint64_t SessionTable::NewGeneration() {
+  MutexLock lock(&mutex_);
+  return NewNumber();
+}
+
+void SessionTable::WhenGone(std::function<void(const Session&, v1::ErrorReason)> gone) {
+  MutexLock lock(&mutex_);
+  gone_ = std::move(gone);
+}
+
 std::string SessionTable::NewId() {
   MutexLock lock(&mutex_);
   return absl::StrFormat("%016x%016x", random_(), random_());
@@ -192,6 +232,9 @@ SessionPtr SessionTable::Remove(Entries::iterator found, v1::ErrorReason reason)
   tombstones_.Add(found->first, reason, clock_.MonotonicNanos());
   expiries_.erase({found->second.expiry_nanos, found->first});
   sessions_.erase(found);
+  // Before the id can be used again, so that what follows in the store is of the next session.
+  session->Shut(GoneError(session->key().id, reason));
+  if (gone_) gone_(*session, reason);
   return session;
 }
 
@@ -206,7 +249,7 @@ absl::Status SessionTable::Gone(const SessionKey& key) const {
 }
 
 void SessionTable::Bury(const SessionPtr& session, v1::ErrorReason reason) {
-  session->Close(GoneError(session->key().id, reason));
+  session->EndWaits(GoneError(session->key().id, reason));
   metrics_.AddSessionClosed(reason == v1::EXPIRED ? CloseReason::kExpired : CloseReason::kDeleted);
   Log(LogLevel::kInfo, reason == v1::EXPIRED ? "session expired" : "session deleted",
       {{"session", session->key().id}, {"bytes", session->state_bytes()}});

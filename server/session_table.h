@@ -75,6 +75,21 @@ class SessionTable {
 
   std::int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A session that is not in the table yet; its memory is reserved. STATE_BYTES.
+  absl::StatusOr<SessionPtr> Make(const SessionKey& key, SessionPlan plan,
+                                  const SessionBirth& birth) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes in a session that was made and loaded; or the one that is there under its key.
+  // TOO_MANY_SESSIONS.
+  absl::StatusOr<SessionPtr> Adopt(const SessionPtr& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The sessions that are not EPHEMERAL.
+  std::vector<SessionPtr> Lasting() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called for each session that is deleted or expires, once it is closed and before its id can be
+  // used again: under the lock, so that it must not call the table or block.
+  void WhenGone(std::function<void(const Session&, v1::ErrorReason)> gone)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Not 0.
+  std::uint64_t NewGeneration() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // A fresh id for a client that sent none.
   std::string NewId() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -89,6 +104,11 @@ class SessionTable {
   // Takes the session out of the table; the caller buries it outside the lock.
   SessionPtr Remove(Entries::iterator found, v1::ErrorReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SessionPtr> MakeLocked(const SessionKey& key, SessionPlan plan,
+                                        const SessionBirth& birth)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::uint64_t NewNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Full() const;
   void SetExpiry(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Gone(const SessionKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Bury(const SessionPtr& session, v1::ErrorReason reason);
@@ -101,6 +121,7 @@ class SessionTable {
 
   mutable Mutex mutex_;
   Random random_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const Session&, v1::ErrorReason)> gone_ ABSL_GUARDED_BY(mutex_);
   Entries sessions_ ABSL_GUARDED_BY(mutex_);
   Tombstones tombstones_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::int64_t, SessionKey>> expiries_ ABSL_GUARDED_BY(mutex_);

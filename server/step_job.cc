@@ -9,9 +9,11 @@
 
 namespace attnd::server {
 
-StepJob::StepJob(Call call, const LayerSlice& slice, const RowsView& queries,
-                 const AnswerSpec& spec, std::int64_t reserved, v1::StepResponse& response)
+StepJob::StepJob(Call call, const v1::StepRequest& request, const LayerSlice& slice,
+                 const RowsView& queries, const AnswerSpec& spec, std::int64_t reserved,
+                 v1::StepResponse& response)
     : MessageJob(std::move(call)),
+      request_(request),
       span_(slice.span),
       engine_(call_.session().engine(slice.span.layer)),
       queries_(queries),
@@ -83,6 +85,8 @@ absl::StatusOr<Job::Next> StepJob::ContinueReplay(engine::Scratch& scratch) {
   if (!answer.ok()) return answer.status();
   response_ = **answer;
   response_.set_replayed(true);
+  response_.set_durable_position(
+      call_.session().DurableWhenAnswered(span_.layer, response_.position()));
   return Next::kEnd;
 }
 
@@ -93,9 +97,15 @@ absl::Status StepJob::Publish(engine::Scratch& scratch) {
   status = answer_->Finish();
   if (!status.ok()) return status;
   response_.set_position(span_.position + span_.count);
-  status = mutation_->Publish(mutation_->Message(QueryDigest()),
-                              std::make_shared<const v1::StepResponse>(response_));
-  if (!status.ok()) return status;
+  response_.set_durable_position(
+      call_.session().DurableWhenAnswered(span_.layer, response_.position()));
+  logged_.queries = QueryDigest();
+  engine::Message message = mutation_->Message(logged_.queries);
+  logged_.digest = message.digest;
+  absl::StatusOr<std::uint64_t> published =
+      mutation_->Publish(std::move(message), std::make_shared<const v1::StepResponse>(response_));
+  if (!published.ok()) return published.status();
+  logged_.sequence = *published;
   Metrics& metrics = call_.services().metrics;
   metrics.AddTokens(call_.engine_kind(), span_.count);
   metrics.AddQueries(call_.engine_kind(), queries_.rows);
@@ -103,11 +113,17 @@ absl::Status StepJob::Publish(engine::Scratch& scratch) {
   return absl::OkStatus();
 }
 
-void StepJob::Release() {
+std::optional<LogEntry> StepJob::Logged() {
+  LogEntry entry = {.sequence = logged_.sequence, .record = {}, .spans = {span_}};
+  if (applies_) entry.record = EncodeLogRecord(logged_, request_, response_);
+  return entry;
+}
+
+void StepJob::Release(Session& session) {
   answer_.reset();
   plan_ = nullptr;
   mutation_ = nullptr;
-  call_.session().LeaveLane();
+  session.LeaveLane();
 }
 
 // What makes two Steps with the same tokens different: the queries and what was asked for. The

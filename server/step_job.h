@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "server/answer.h"
 #include "server/call.h"
+#include "server/log_record.h"
 #include "server/message_job.h"
 #include "server/mutation.h"
 #include "server/query_rows.h"
@@ -23,17 +24,20 @@ class StepJob final : public MessageJob {
  public:
   // `slice` and `queries` borrow the request, which lives until the call is answered, as does
   // `response`. `reserved` bytes of the budget are taken over.
-  StepJob(Call call, const LayerSlice& slice, const RowsView& queries, const AnswerSpec& spec,
-          std::int64_t reserved, v1::StepResponse& response);
+  StepJob(Call call, const v1::StepRequest& request, const LayerSlice& slice,
+          const RowsView& queries, const AnswerSpec& spec, std::int64_t reserved,
+          v1::StepResponse& response);
 
  private:
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
-  void Release() override;
+  std::optional<LogEntry> Logged() override;
+  void Release(Session& session) override;
   absl::Status Begin();
   absl::StatusOr<Next> ContinueReplay(engine::Scratch& scratch);
   absl::Status Publish(engine::Scratch& scratch);
   engine::Digest QueryDigest() const;
 
+  const v1::StepRequest& request_;
   const engine::TokenSpan span_;
   const engine::Engine& engine_;
   const RowsView queries_;
@@ -45,6 +49,7 @@ class StepJob final : public MessageJob {
   bool started_ = false;
   bool applies_ = false;
   bool answering_ = false;  // the plan's chains have been opened and not been finished
+  LoggedMessage logged_;
 };
 
 }  // namespace attnd::server

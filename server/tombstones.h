@@ -6,11 +6,17 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "attnd/v1/attention.pb.h"
 #include "server/session.h"
 
 namespace attnd::server {
+
+// NOT_FOUND with the reason.
+absl::Status GoneError(const std::string& id, v1::ErrorReason reason);
 
 class Tombstones {
  public:
