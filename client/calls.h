@@ -34,6 +34,9 @@ struct LayerTokens {
 struct AppendResult {
   // Positions after the tokens, in the order of the layers given.
   std::vector<std::int64_t> positions;
+  // Tokens that would survive a crash (v1::Durability), in the same order; 0 of an EPHEMERAL
+  // session.
+  std::vector<std::int64_t> durable_positions;
   // Messages it took, and how many of them the server had already.
   std::int64_t messages = 0;
   std::int64_t replayed_messages = 0;
@@ -74,6 +77,8 @@ struct StepOptions {
 struct StepResult {
   v1::Answer answer;
   std::int64_t position = 0;
+  // As in AppendResult.
+  std::int64_t durable_position = 0;
   std::int64_t messages = 0;
   std::int64_t replayed_messages = 0;
 };

@@ -131,4 +131,16 @@ absl::Status Client::DeleteSession(const std::string& id, const CallOptions& cal
                           transport_->DeadlineFor(call));
 }
 
+absl::StatusOr<v1::FlushSessionResponse> Client::FlushSession(const std::string& id,
+                                                              const CallOptions& call) {
+  if (const absl::Status status = RequireId(id); !status.ok()) return status;
+  v1::FlushSessionRequest request;
+  request.set_session_id(id);
+  v1::FlushSessionResponse response;
+  const absl::Status status = transport_->Call(&Transport::Stub::FlushSession, id, request,
+                                               &response, transport_->DeadlineFor(call));
+  if (!status.ok()) return status;
+  return response;
+}
+
 }  // namespace attnd::client

@@ -75,6 +75,10 @@ class Client {
   absl::StatusOr<v1::Session> UpdateSession(const std::string& id, const SessionUpdate& update,
                                             const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& id, const CallOptions& call = {});
+  // Returns once what the session holds would survive a crash, with the positions up to which that
+  // is so. INVALID_ARGUMENT (UNSUPPORTED) for an EPHEMERAL session.
+  absl::StatusOr<v1::FlushSessionResponse> FlushSession(const std::string& id,
+                                                        const CallOptions& call = {});
 
  private:
   Client(std::shared_ptr<Transport> transport, v1::ServerInfo info);

@@ -38,7 +38,7 @@ struct ReasonAdvice {
   const char* advice;
 };
 
-constexpr std::array<ReasonAdvice, 23> kReasonAdvice = {{
+constexpr std::array<ReasonAdvice, 25> kReasonAdvice = {{
     {"BAD_TENSOR", "compare the shapes with the session's configuration (attnctl get)"},
     {"NOT_FINITE",
      "send finite keys and values (zeros where a token is masked) and gates in range"},
@@ -63,6 +63,8 @@ constexpr std::array<ReasonAdvice, 23> kReasonAdvice = {{
     {"SLOW_READER", "read the answers faster, or use a smaller window"},
     {"UNKNOWN_FEATURE_MAP", "upload the map (attnctl put-feature-map) and try again"},
     {"FEATURE_MAP_BYTES", "delete sessions whose learned maps are no longer needed (attnctl list)"},
+    {"STORE_UNAVAILABLE", "try again later; if it stays, look at the server's disk (--data_dir)"},
+    {"DAMAGED", "delete the session, create it again and append its tokens"},
 }};
 
 }  // namespace

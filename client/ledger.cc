@@ -15,11 +15,12 @@ absl::Status Busy(std::int64_t layer) {
 
 }  // namespace
 
-Ledger::Ledger(std::vector<std::int64_t> positions)
+Ledger::Ledger(std::vector<std::int64_t> positions, std::vector<std::int64_t> durable_positions)
     : layer_count_(static_cast<std::int64_t>(positions.size())), layers_(positions.size()) {
   for (std::size_t i = 0; i < positions.size(); ++i) {
     layers_[i].acknowledged = positions[i];
     layers_[i].sent = positions[i];
+    if (i < durable_positions.size()) layers_[i].durable = durable_positions[i];
   }
 }
 
@@ -39,6 +40,17 @@ void Ledger::SetAcknowledged(std::int64_t layer, std::int64_t position) {
   Layer& state = At(layer);
   state.acknowledged = position;
   if (state.unanswered == 0) state.sent = position;
+}
+
+std::int64_t Ledger::Durable(std::int64_t layer) const {
+  MutexLock lock(mutex_);
+  return At(layer).durable;
+}
+
+void Ledger::RaiseDurable(std::int64_t layer, std::int64_t position) {
+  MutexLock lock(mutex_);
+  Layer& state = At(layer);
+  state.durable = std::max(state.durable, position);
 }
 
 absl::Status Ledger::Acquire(std::span<const std::int64_t> layers, const void* owner,

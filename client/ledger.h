@@ -5,7 +5,8 @@
 //   sent >= acknowledged; sent - acknowledged are the rows of unanswered messages of a stream;
 //   no mutation is sent while a Step is unanswered, so that the Step can always be replayed;
 //   when the last unanswered message is answered, sent returns to acknowledged: what failed is not
-//   counted.
+//   counted;
+//   durable never falls: answers may be looked at in another order than the server gave them.
 // Positions go wrong only by another writer of the session, which the server then refuses.
 //
 // Thread-safe. Waiting calls end with DEADLINE_EXCEEDED.
@@ -28,13 +29,19 @@ class Ledger {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  explicit Ledger(std::vector<std::int64_t> positions);
+  // `durable_positions`: by layer, or empty where nothing is durable.
+  explicit Ledger(std::vector<std::int64_t> positions,
+                  std::vector<std::int64_t> durable_positions = {});
 
   std::int64_t layers() const { return layer_count_; }
 
   // The position that the server has acknowledged. Requires 0 <= layer < layers().
   std::int64_t Acknowledged(std::int64_t layer) const;
   void SetAcknowledged(std::int64_t layer, std::int64_t position);
+
+  // Tokens that would survive a crash, as far as the server has said.
+  std::int64_t Durable(std::int64_t layer) const;
+  void RaiseDurable(std::int64_t layer, std::int64_t position);
 
   // The turn of a unary call, of all `layers` or none. Layers are taken in the order of their
   // numbers, so two callers cannot wait for each other.
@@ -53,6 +60,7 @@ class Ledger {
  private:
   struct Layer {
     std::int64_t acknowledged = 0;
+    std::int64_t durable = 0;
     std::int64_t sent = 0;
     std::int64_t unanswered = 0;
     bool step_unanswered = false;

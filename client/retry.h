@@ -1,9 +1,12 @@
 // When and how often a call is repeated.
 //
 // Every call of the contract can be repeated safely: reads change nothing, CreateSession carries
-// a client-made id, PutFeatureMap names its content, and Append and Step carry their position, so
-// that the server recognises a message it has applied before. Repeated are:
-//   UNAVAILABLE                      the server was not reached, or the answer was lost;
+// a client-made id, PutFeatureMap names its content, FlushSession finds written what it has written
+// before, and Append and Step carry their position, so that the server recognises a message it has
+// applied before. Repeated are:
+//   UNAVAILABLE                      the server was not reached, the answer was lost, or the
+//   server's
+//                                    store fails for now (STORE_UNAVAILABLE);
 //   DEADLINE_EXCEEDED of an attempt  while the call's own deadline lies ahead, with more time for
 //                                    the next attempt;
 //   RESOURCE_EXHAUSTED + RetryInfo   a limit that passes by itself.

@@ -66,12 +66,15 @@ SessionHandle::SessionHandle(std::shared_ptr<Transport> transport, const v1::Ser
       id_(session.session_id()),
       generation_(session.generation()),
       shapes_(LayersOf(session)),
-      ledger_(std::make_shared<Ledger>([&] {
-        std::vector<std::int64_t> positions(session.layer_positions().begin(),
-                                            session.layer_positions().end());
-        positions.resize(shapes_.size(), 0);
-        return positions;
-      }())) {}
+      ledger_(std::make_shared<Ledger>(
+          [&] {
+            std::vector<std::int64_t> positions(session.layer_positions().begin(),
+                                                session.layer_positions().end());
+            positions.resize(shapes_.size(), 0);
+            return positions;
+          }(),
+          std::vector<std::int64_t>(session.durable_layer_positions().begin(),
+                                    session.durable_layer_positions().end()))) {}
 
 absl::StatusOr<AppendResult> SessionHandle::Append(const LayerTokens& tokens,
                                                    const CallOptions& call) {
@@ -142,9 +145,11 @@ absl::StatusOr<AppendResult> SessionHandle::AppendLocked(std::span<const LayerTo
     ++result.messages;
     result.replayed_messages += response.replayed() ? 1 : 0;
     for (const v1::LayerTokens& sent : request.tokens()) Acknowledge(sent);
+    NoteDurable(response.positions());
   }
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     result.positions.push_back(positions[i] + tokens[i].keys.rows());
+    result.durable_positions.push_back(ledger_->Durable(tokens[i].layer));
   }
   return result;
 }
@@ -257,6 +262,7 @@ absl::StatusOr<StepResult> SessionHandle::StepLocked(std::int64_t position,
     if (!status.ok() && Shrink(status, &*rows)) continue;
     if (status.ok()) {
       Acknowledge(request.tokens());
+      ledger_->RaiseDurable(tokens.layer, response.durable_position());
       status = JoinAnswers(response.mutable_answer(), &result.answer);
     }
     if (!status.ok()) {
@@ -265,26 +271,59 @@ absl::StatusOr<StepResult> SessionHandle::StepLocked(std::int64_t position,
     ++result.messages;
     result.replayed_messages += response.replayed() ? 1 : 0;
     result.position = response.position();
+    result.durable_position = response.durable_position();
     first += count;
   }
   return result;
 }
 
-absl::StatusOr<v1::Session> SessionHandle::Refresh(const CallOptions& call) {
+absl::StatusOr<v1::Session> SessionHandle::Current(absl::Time deadline) {
   v1::GetSessionRequest request;
   request.set_session_id(id_);
   v1::Session session;
-  const absl::Status status = transport_->Call(&Transport::Stub::GetSession, id_, request, &session,
-                                               transport_->DeadlineFor(call));
+  const absl::Status status =
+      transport_->Call(&Transport::Stub::GetSession, id_, request, &session, deadline);
   if (!status.ok()) return status;
   if (session.generation() != generation_ || session.layer_positions_size() != layers()) {
     return absl::AbortedError(
         absl::StrCat("session ", id_, " has another generation than this handle; attach again"));
   }
-  for (int layer = 0; layer < session.layer_positions_size(); ++layer) {
-    ledger_->SetAcknowledged(layer, session.layer_positions(layer));
+  return session;
+}
+
+absl::StatusOr<v1::Session> SessionHandle::Refresh(const CallOptions& call) {
+  auto session = Current(transport_->DeadlineFor(call));
+  if (!session.ok()) return session.status();
+  for (int layer = 0; layer < session->layer_positions_size(); ++layer) {
+    ledger_->SetAcknowledged(layer, session->layer_positions(layer));
+    if (layer < session->durable_layer_positions_size()) {
+      ledger_->RaiseDurable(layer, session->durable_layer_positions(layer));
+    }
   }
   return session;
+}
+
+absl::Status SessionHandle::Flush(const CallOptions& call) {
+  v1::FlushSessionRequest request;
+  request.set_session_id(id_);
+  v1::FlushSessionResponse response;
+  const absl::Time deadline = transport_->DeadlineFor(call);
+  const absl::Status status =
+      transport_->Call(&Transport::Stub::FlushSession, id_, request, &response, deadline);
+  if (!status.ok()) return status;
+  // The request names no generation. One that has not changed by now was flushed.
+  if (const auto session = Current(deadline); !session.ok()) return session.status();
+  NoteDurable(response.positions());
+  return absl::OkStatus();
+}
+
+// Layers that the session does not have are the server's mistake and are passed over.
+void SessionHandle::NoteDurable(
+    const google::protobuf::RepeatedPtrField<v1::LayerPosition>& positions) {
+  for (const v1::LayerPosition& entry : positions) {
+    if (entry.layer() < 0 || entry.layer() >= layers()) continue;
+    ledger_->RaiseDurable(entry.layer(), entry.durable_position());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> SessionHandle::OpenStream(const StreamOptions& options) {

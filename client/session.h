@@ -46,6 +46,9 @@ class SessionHandle {
   }
   // Tokens of a layer that the server has acknowledged. Requires 0 <= layer < layers().
   std::int64_t position(std::int64_t layer = 0) const { return ledger_->Acknowledged(layer); }
+  // Of these, the ones that would survive a crash, as far as the server has said; 0 of an EPHEMERAL
+  // session. A writer of a CHECKPOINTED session keeps what comes after them to send it again.
+  std::int64_t durable_position(std::int64_t layer = 0) const { return ledger_->Durable(layer); }
 
   // Appends any number of tokens to one or more layers. What fits one message is applied at one
   // moment; a larger call advances all its layers together, message by message.
@@ -83,10 +86,17 @@ class SessionHandle {
   // again. Requires that no other call of this handle is running.
   absl::StatusOr<v1::Session> Refresh(const CallOptions& call = {});
 
+  // Returns once the tokens acknowledged so far would survive a crash: durable_position(layer) is
+  // then position(layer). INVALID_ARGUMENT (UNSUPPORTED) for an EPHEMERAL session; ABORTED if its
+  // generation has changed, and with it perhaps its tokens.
+  absl::Status Flush(const CallOptions& call = {});
+
   // A bidirectional stream on this session; it may be used together with the calls above.
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(const StreamOptions& options = {});
 
  private:
+  // The session as it is; ABORTED if its generation has changed.
+  absl::StatusOr<v1::Session> Current(absl::Time deadline);
   bool HeldSince(std::span<const LayerTokens> tokens, std::span<const std::int64_t> positions,
                  std::int64_t rows, std::int64_t more) const;
   absl::StatusOr<AppendResult> AppendLocked(std::span<const LayerTokens> tokens,
@@ -101,6 +111,7 @@ class SessionHandle {
                                         absl::Time deadline);
   // Tokens that the server has. Requires the layer's turn.
   void Acknowledge(const v1::LayerTokens& sent);
+  void NoteDurable(const google::protobuf::RepeatedPtrField<v1::LayerPosition>& positions);
 
   const std::shared_ptr<Transport> transport_;
   const v1::ServerLimits server_limits_;

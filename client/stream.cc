@@ -103,6 +103,7 @@ absl::Status Stream::Append(std::span<const LayerTokens> tokens, Callback<Append
         AppendResult result;
         for (const v1::LayerPosition& position : answer->append().positions()) {
           result.positions.push_back(position.position());
+          result.durable_positions.push_back(position.durable_position());
         }
         result.messages = 1;
         result.replayed_messages = answer->append().replayed() ? 1 : 0;
@@ -166,6 +167,7 @@ absl::Status Stream::Step(const LayerTokens& tokens, const ConstTensor& queries,
         StepResult result;
         result.answer = std::move(*answer->mutable_step()->mutable_answer());
         result.position = answer->step().position();
+        result.durable_position = answer->step().durable_position();
         result.messages = 1;
         result.replayed_messages = answer->step().replayed() ? 1 : 0;
         done(std::move(result));

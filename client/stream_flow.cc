@@ -145,12 +145,19 @@ void Stream::Settle(absl::StatusOr<v1::StreamResponse> answer) {
   }
   for (const std::int64_t layer : pending.layers) {
     std::optional<std::int64_t> position;
-    if (answer.ok() && answer->has_step()) position = answer->step().position();
+    std::int64_t durable = 0;
+    if (answer.ok() && answer->has_step()) {
+      position = answer->step().position();
+      durable = answer->step().durable_position();
+    }
     if (answer.ok() && answer->has_append()) {
       for (const v1::LayerPosition& entry : answer->append().positions()) {
-        if (entry.layer() == layer) position = entry.position();
+        if (entry.layer() != layer) continue;
+        position = entry.position();
+        durable = entry.durable_position();
       }
     }
+    session_.ledger->RaiseDurable(layer, durable);
     session_.ledger->EndMessage(layer, position);
   }
   pending.done(std::move(answer));

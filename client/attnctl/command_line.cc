@@ -33,6 +33,7 @@ struct Tree {
   GetCommand get;
   ListCommand list;
   UpdateCommand update;
+  FlushCommand flush;
   DeleteCommand remove;
   InfoCommand info;
   HealthCommand health;
@@ -124,6 +125,11 @@ void AddSessionFlags(CLI::App* sub, SessionFlags* flags, const char* window) {
                   "factor on queries; default 1/sqrt(key-dim) for exact and kde, 1 for linear");
   sub->add_option(window, flags->window,
                   "newest tokens that a query sees; linear: a multiple of 64; 0: all");
+  sub->add_option("--durability", flags->durability,
+                  "what survives the server's end: nothing, what was checkpointed (see flush), or "
+                  "every acknowledged token")
+      ->check(CLI::IsMember(DurabilityNames()))
+      ->capture_default_str();
   sub->add_option("--ttl", flags->time_to_live, "idle time after which it expires, such as 24h");
   sub->add_option("--label", flags->labels, "KEY=VALUE; may be repeated")->allow_extra_args(false);
 }
@@ -166,6 +172,9 @@ void Tree::AddSessionCommands() {
   sub->add_option("--label", update.labels, "KEY=VALUE, replaces all labels; may be repeated")
       ->allow_extra_args(false);
   sub->add_flag("--clear-labels", update.clear_labels, "remove all labels");
+
+  sub = Add("flush", "Write a session to the server's store and wait until it is durable", flush);
+  sub->add_option("id", flush.id, "the session")->required();
 
   sub = Add("delete", "Delete sessions", remove);
   sub->add_option("id", remove.ids, "the sessions")->required();

@@ -105,6 +105,24 @@ absl::Status Run(const Context& context, const UpdateCommand& command) {
   return absl::OkStatus();
 }
 
+absl::Status Run(const Context& context, const FlushCommand& command) {
+  const auto client = context.Connect();
+  if (!client.ok()) return client.status();
+  const auto flushed = (*client)->FlushSession(command.id);
+  if (!flushed.ok()) return flushed.status();
+  if (context.json) {
+    PrintJson(*flushed);
+    return absl::OkStatus();
+  }
+  std::vector<std::int64_t> durable;
+  for (const v1::LayerPosition& entry : flushed->positions()) {
+    durable.push_back(entry.durable_position());
+  }
+  Print(
+      absl::StrCat("flushed ", command.id, ", durable up to position ", Positions(durable), "\n"));
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Context& context, const DeleteCommand& command) {
   const auto client = context.Connect();
   if (!client.ok()) return client.status();

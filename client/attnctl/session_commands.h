@@ -1,4 +1,4 @@
-// attnctl create, get, list, update, delete and info.
+// attnctl create, get, list, update, flush, delete and info.
 #ifndef ATTND_CLIENT_ATTNCTL_SESSION_COMMANDS_H_
 #define ATTND_CLIENT_ATTNCTL_SESSION_COMMANDS_H_
 
@@ -40,6 +40,11 @@ struct UpdateCommand {
   bool clear_labels = false;
 };
 absl::Status Run(const Context& context, const UpdateCommand& command);
+
+struct FlushCommand {
+  std::string id;
+};
+absl::Status Run(const Context& context, const FlushCommand& command);
 
 struct DeleteCommand {
   std::vector<std::string> ids;

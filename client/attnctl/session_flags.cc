@@ -34,6 +34,12 @@ v1::KdeConfig::Mode ModeOf(const std::string& name) {
   return mode;
 }
 
+v1::Durability DurabilityOf(const std::string& name) {
+  v1::Durability durability = v1::EPHEMERAL;
+  v1::Durability_Parse(absl::AsciiStrToUpper(name), &durability);
+  return durability;
+}
+
 v1::UpdateRule::Decay DecayOf(const std::string& name) {
   v1::UpdateRule::Decay decay = v1::UpdateRule::NONE;
   v1::UpdateRule::Decay_Parse(absl::AsciiStrToUpper(name), &decay);
@@ -63,6 +69,15 @@ std::vector<std::string> KdeModeNames() {
   for (int mode = v1::KdeConfig::AUTO; mode <= v1::KdeConfig::Mode_MAX; ++mode) {
     names.push_back(
         absl::AsciiStrToLower(v1::KdeConfig::Mode_Name(static_cast<v1::KdeConfig::Mode>(mode))));
+  }
+  return names;
+}
+
+std::vector<std::string> DurabilityNames() {
+  std::vector<std::string> names;
+  for (int durability = v1::EPHEMERAL; durability <= v1::Durability_MAX; ++durability) {
+    names.push_back(
+        absl::AsciiStrToLower(v1::Durability_Name(static_cast<v1::Durability>(durability))));
   }
   return names;
 }
@@ -138,6 +153,7 @@ absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags) {
     linear->mutable_guard()->set_policy(GuardOf(flags.guard));
     linear->mutable_guard()->set_epsilon(flags.guard_epsilon);
   }
+  config.set_durability(DurabilityOf(flags.durability));
   if (!flags.time_to_live.empty()) {
     const auto duration = ParsePositiveDuration(flags.time_to_live, "--ttl");
     if (!duration.ok()) return duration.status();

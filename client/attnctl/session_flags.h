@@ -45,6 +45,7 @@ struct SessionFlags {
   std::int32_t value_dim = 0;
   std::optional<float> scale;
   std::int64_t window = 0;
+  std::string durability = "ephemeral";
   std::string time_to_live;
   std::vector<std::string> labels;
 };
@@ -62,6 +63,9 @@ std::vector<std::string> FeatureMapNames();
 
 // The modes of kde, as --mode takes them.
 std::vector<std::string> KdeModeNames();
+
+// What --durability takes.
+std::vector<std::string> DurabilityNames();
 
 // One group of layers as the flags say; what is left out is left to the server.
 absl::StatusOr<v1::SessionConfig> ConfigOf(const SessionFlags& flags);

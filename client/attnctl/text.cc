@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -70,6 +69,28 @@ std::string Engines(const v1::Session& session) {
   return absl::StrJoin(engines, " + ");
 }
 
+bool Durable(const v1::Session& session) { return session.config().durability() > v1::EPHEMERAL; }
+
+std::string DurabilityName(const v1::Session& session) {
+  return Durable(session)
+             ? absl::AsciiStrToLower(v1::Durability_Name(session.config().durability()))
+             : "ephemeral";
+}
+
+std::vector<std::int64_t> DurablePositions(const v1::Session& session) {
+  return {session.durable_layer_positions().begin(), session.durable_layer_positions().end()};
+}
+
+// An EPHEMERAL session is in memory or nowhere.
+std::string MemoryText(const v1::Session& session) {
+  return Durable(session) && !session.loaded() ? "not loaded" : Bytes(session.state_bytes());
+}
+
+// The smallest; 0 of no layers.
+std::int64_t Smallest(const std::vector<std::int64_t>& positions) {
+  return positions.empty() ? 0 : *std::min_element(positions.begin(), positions.end());
+}
+
 }  // namespace
 
 std::string Bytes(std::int64_t bytes) {
@@ -81,6 +102,14 @@ std::string Bytes(std::int64_t bytes) {
     ++unit;
   }
   return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, amount, kUnits[unit]);
+}
+
+std::string Positions(const std::vector<std::int64_t>& by_layer) {
+  const std::int64_t smallest = Smallest(by_layer);
+  if (std::count(by_layer.begin(), by_layer.end(), smallest) == std::ssize(by_layer)) {
+    return absl::StrCat(smallest);
+  }
+  return absl::StrCat(smallest, " (by layer: ", absl::StrJoin(by_layer, ", "), ")");
 }
 
 std::string Describe(const v1::LayerGroup& group) {
@@ -103,13 +132,14 @@ std::string Describe(const v1::Session& session) {
   for (const v1::LayerGroup& group : session.config().layer_groups()) {
     absl::StrAppend(&text, "layers      ", Describe(group), "\n");
   }
-  absl::StrAppend(&text, "position    ", session.position());
-  const auto& positions = session.layer_positions();
-  if (std::any_of(positions.begin(), positions.end(),
-                  [&](std::int64_t position) { return position != session.position(); })) {
-    absl::StrAppend(&text, " (by layer: ", absl::StrJoin(positions, ", "), ")");
+  absl::StrAppend(&text, "position    ",
+                  Positions({session.layer_positions().begin(), session.layer_positions().end()}),
+                  "\n");
+  absl::StrAppend(&text, "durability  ", DurabilityName(session));
+  if (Durable(session)) {
+    absl::StrAppend(&text, ", durable up to position ", Positions(DurablePositions(session)));
   }
-  absl::StrAppend(&text, "\nmemory      ", Bytes(session.state_bytes()), "\n");
+  absl::StrAppend(&text, "\nmemory      ", MemoryText(session), "\n");
   absl::StrAppend(&text, "expires in  ", DurationText(session.expires_in()), " of ",
                   DurationText(session.config().time_to_live()), "\n");
   if (!session.config().labels().empty()) {
@@ -143,14 +173,16 @@ std::string Describe(const v1::ServerInfo& info) {
 }
 
 std::string ListHeading() {
-  return absl::StrFormat("%-32s  %-28s %12s %10s  %-12s %s\n", "SESSION", "ENGINE", "POSITION",
-                         "MEMORY", "EXPIRES IN", "LABELS");
+  return absl::StrFormat("%-32s  %-28s %12s %-12s %12s %10s  %-12s %s\n", "SESSION", "ENGINE",
+                         "POSITION", "DURABILITY", "DURABLE", "MEMORY", "EXPIRES IN", "LABELS");
 }
 
 std::string ListLine(const v1::Session& session) {
-  return absl::StrFormat("%-32s  %-28s %12d %10s  %-12s %s\n", session.session_id(),
-                         Engines(session), session.position(), Bytes(session.state_bytes()),
-                         DurationText(session.expires_in()), LabelsText(session.config().labels()));
+  return absl::StrFormat("%-32s  %-28s %12d %-12s %12s %10s  %-12s %s\n", session.session_id(),
+                         Engines(session), session.position(), DurabilityName(session),
+                         Durable(session) ? absl::StrCat(Smallest(DurablePositions(session))) : "-",
+                         MemoryText(session), DurationText(session.expires_in()),
+                         LabelsText(session.config().labels()));
 }
 
 }  // namespace attnd::attnctl

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "attnd/v1/attention.pb.h"
 
@@ -11,6 +12,10 @@ namespace attnd::attnctl {
 
 // "1.5 MiB", "312 B".
 std::string Bytes(std::int64_t bytes);
+
+// The smallest position of a session's layers; the others too where they differ: "15", "15 (by
+// layer: 20, 15)".
+std::string Positions(const std::vector<std::int64_t>& by_layer);
 
 // "exact, 8 heads, d_k 64, d_v 64"; with layers and query heads where they differ from the plain
 // case.

@@ -97,6 +97,30 @@ TEST_F(Attnctl, TheLifeOfASession) {
             "create the session\n");
 }
 
+TEST_F(Attnctl, FlushMakesASessionDurable) {
+  ASSERT_EQ(
+      Run("create --key-dim 4 --value-dim 3 --layers 2 --durability checkpointed --id s").text,
+      "s\n");
+  ASSERT_EQ(Run("append s --keys k.npy --values v.npy --layer 1").exit_status, 0);
+  Output output = Run("get s");
+  EXPECT_NE(output.text.find("durability  checkpointed, durable up to position 0\n"),
+            std::string::npos)
+      << output.text;
+  EXPECT_EQ(Run("flush s").text, "flushed s, durable up to position 0 (by layer: 0, 20)\n");
+  output = Run("get s");
+  EXPECT_NE(output.text.find("checkpointed, durable up to position 0 (by layer: 0, 20)\n"),
+            std::string::npos)
+      << output.text;
+  EXPECT_NE(Run("get s --json").text.find("\"durableLayerPositions\""), std::string::npos);
+  EXPECT_NE(Run("flush s --json").text.find("\"durablePosition\": \"20\""), std::string::npos);
+
+  ASSERT_EQ(Run("create --key-dim 4 --value-dim 3 --id e").exit_status, 0);
+  EXPECT_NE(Run("get e").text.find("durability  ephemeral\n"), std::string::npos);
+  output = Run("flush e");
+  EXPECT_EQ(output.exit_status, 1);
+  EXPECT_NE(output.text.find("[UNSUPPORTED]"), std::string::npos) << output.text;
+}
+
 TEST_F(Attnctl, HealthIsAnExitStatus) {
   Output output = Run("health");
   EXPECT_EQ(output.exit_status, 0);
@@ -254,6 +278,9 @@ TEST_F(Attnctl, EveryErrorIsOneLineThatSaysWhatToDo) {
        "cannot be written"},
       {"get nobody --timeout never", 2, "'never' is not a positive duration"},
       {"update s", 1, "nothing to change"},
+      {"create --key-dim 4 --durability forever", 2, "--durability"},
+      {"flush", 2, "id is required"},
+      {"flush nobody", 1, "[UNKNOWN]; check the id"},
       {"create --key-dim 4 --engine linear --feature-map learned --weights 12", 1,
        "--weights: '12' is not a SHA-256"},
       {"put-feature-map --key-weights k.npy", 2, "--query-weights is required"},
@@ -363,6 +390,8 @@ TEST(AttnctlCompletion, KnowsFlagsFilesAndChoices) {
   EXPECT_TRUE(option("attend", "--out").takes_file);
   EXPECT_EQ(option("create", "--engine").choices,
             (std::vector<std::string>{"exact", "linear", "kde"}));
+  EXPECT_EQ(option("create", "--durability").choices,
+            (std::vector<std::string>{"ephemeral", "checkpointed", "logged"}));
 }
 
 // What bash offers after the given words, the last one unfinished.
@@ -380,6 +409,8 @@ TEST(AttnctlCompletion, WorksInBash) {
   EXPECT_EQ(BashOffers("app"), "append\n");
   EXPECT_EQ(BashOffers("append --ke"), "--keys\n");
   EXPECT_EQ(BashOffers("create --engine l"), "linear\n");
+  EXPECT_EQ(BashOffers("fl"), "flush\n");
+  EXPECT_EQ(BashOffers("create --durability l"), "logged\n");
   EXPECT_EQ(BashOffers("completion z"), "zsh\n");
   EXPECT_EQ(BashOffers("get --js"), "--json\n");
   EXPECT_EQ(BashOffers("--server x inf"), "info\n");
@@ -406,10 +437,14 @@ TEST(AttnctlFlags, BecomeAConfiguration) {
   // The identity map has no denominator.
   EXPECT_EQ(group.linear().normalization(), v1::UNNORMALIZED);
   EXPECT_EQ(group.linear().guard().policy(), v1::DenominatorGuard::CLAMP);
+  EXPECT_EQ(config->durability(), v1::EPHEMERAL);
   EXPECT_EQ(config->time_to_live().seconds(), 1);
   EXPECT_EQ(config->time_to_live().nanos(), 500'000'000);
   EXPECT_EQ(config->labels().at("a"), "b=c");
   EXPECT_EQ(config->labels().at("d"), "");
+
+  flags.durability = "logged";
+  EXPECT_EQ(ConfigOf(flags)->durability(), v1::LOGGED);
 
   flags.engine = "exact";
   flags.storage = "bf16";
@@ -442,6 +477,34 @@ TEST(AttnctlText, Bytes) {
   EXPECT_EQ(Bytes(1023), "1023 B");
   EXPECT_EQ(Bytes(1536), "1.5 KiB");
   EXPECT_EQ(Bytes(std::int64_t{1} << 40), "1.0 TiB");
+}
+
+TEST(AttnctlText, ASessionThatIsNotInMemorySaysSo) {
+  v1::Session session;
+  session.set_session_id("s");
+  session.mutable_config()->set_durability(v1::LOGGED);
+  session.add_layer_positions(70);
+  session.add_layer_positions(65);
+  session.set_position(65);
+  session.add_durable_layer_positions(64);
+  session.add_durable_layer_positions(64);
+  EXPECT_NE(Describe(session).find("position    65 (by layer: 70, 65)\n"
+                                   "durability  logged, durable up to position 64\n"
+                                   "memory      not loaded\n"),
+            std::string::npos)
+      << Describe(session);
+  const std::string line = ListLine(session);
+  EXPECT_NE(line.find("          65 logged                 64 not loaded"), std::string::npos)
+      << line;
+  session.set_loaded(true);
+  session.set_state_bytes(2048);
+  EXPECT_NE(Describe(session).find("memory      2.0 KiB\n"), std::string::npos);
+  EXPECT_NE(ListLine(session).find(" 64    2.0 KiB"), std::string::npos) << ListLine(session);
+  session.mutable_config()->set_durability(v1::EPHEMERAL);
+  session.clear_durable_layer_positions();
+  EXPECT_NE(ListLine(session).find(" ephemeral               -    2.0 KiB"), std::string::npos)
+      << ListLine(session);
+  EXPECT_EQ(ListHeading().find("DURABLE ") + 7, line.find("64 not") + 2);
 }
 
 }  // namespace

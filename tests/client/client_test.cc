@@ -62,10 +62,12 @@ TEST_F(ClientCalls, EveryCallOfASessionCarriesItsHeader) {
   EXPECT_TRUE((*session)->OpenStream().value()->Attend(0, data.query_tensor()).get().ok());
   EXPECT_TRUE(client_->GetSession("routed").ok());
   EXPECT_TRUE(client_->UpdateSession("routed", {absl::Seconds(90), std::nullopt}).ok());
+  EXPECT_FALSE(client_->FlushSession("routed").ok());
+  EXPECT_FALSE((*session)->Flush().ok());
   EXPECT_TRUE(client_->DeleteSession("routed").ok());
-  // Create, Append, Attend, Step, Refresh, Stream, Get, Update, Delete.
-  EXPECT_EQ(server_.seen().session_headers.count("routed"), 9U);
-  EXPECT_EQ(server_.seen().session_headers.size(), 9U);
+  // Create, Append, Attend, Step, Refresh, Stream, Get, Update, Flush twice, Delete.
+  EXPECT_EQ(server_.seen().session_headers.count("routed"), 11U);
+  EXPECT_EQ(server_.seen().session_headers.size(), 11U);
 }
 
 TEST_F(ClientCalls, UpdateSendsOnlyWhatIsGiven) {
@@ -102,6 +104,28 @@ TEST_F(ClientCalls, UnknownSessionsAndEmptyIds) {
   EXPECT_EQ(ErrorReasonOf(client_->AttachSession("nobody").status()), "UNKNOWN");
   EXPECT_EQ(client_->GetSession("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client_->DeleteSession("").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ClientCalls, FlushSaysUpToWhereEachLayerIsDurable) {
+  Connect();
+  v1::SessionConfig config = Config(2);
+  config.set_durability(v1::CHECKPOINTED);
+  const auto session = client_->CreateSession(config, "s");
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Append(TestTokens(0, 5).tokens(1)).ok());
+  EXPECT_EQ(client_->GetSession("s")->durable_layer_positions(1), 0);
+  server_.DropNextAnswers(1);
+  const auto flushed = client_->FlushSession("s");
+  ASSERT_TRUE(flushed.ok()) << flushed.status();
+  ASSERT_EQ(flushed->positions_size(), 2);
+  EXPECT_EQ(flushed->positions(0).durable_position(), 0);
+  EXPECT_EQ(flushed->positions(1).durable_position(), 5);
+  EXPECT_EQ((*client_->AttachSession("s"))->durable_position(1), 5);
+
+  EXPECT_EQ(client_->FlushSession("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReasonOf(client_->FlushSession("nobody").status()), "UNKNOWN");
+  ASSERT_TRUE(client_->CreateSession(Config(), "ephemeral").ok());
+  EXPECT_EQ(ErrorReasonOf(client_->FlushSession("ephemeral").status()), "UNSUPPORTED");
 }
 
 TEST_F(ClientCalls, AttachTakesOverGenerationAndPositions) {

@@ -194,6 +194,17 @@ grpc::Status FakeServer::DeleteSession(grpc::ServerContext* context,
   return Leave(grpc::Status::OK, 0, lose_answer);
 }
 
+grpc::Status FakeServer::FlushSession(grpc::ServerContext* context,
+                                      const v1::FlushSessionRequest* request,
+                                      v1::FlushSessionResponse* response) {
+  bool lose_answer = false;
+  if (const auto status = Enter(context, 0, &lose_answer); !status.ok()) return status;
+  std::unique_lock lock(mutex_);
+  const auto status = sessions_.Flush(*request, response);
+  lock.unlock();
+  return Leave(status, 0, lose_answer);
+}
+
 grpc::Status FakeServer::Append(grpc::ServerContext* context, const v1::AppendRequest* request,
                                 v1::AppendResponse* response) {
   bool lose_answer = false;

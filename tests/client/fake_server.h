@@ -77,6 +77,8 @@ class FakeServer final : public v1::AttentionService::Service {
                              v1::Session* response) override;
   grpc::Status DeleteSession(grpc::ServerContext* context, const v1::DeleteSessionRequest* request,
                              v1::DeleteSessionResponse* response) override;
+  grpc::Status FlushSession(grpc::ServerContext* context, const v1::FlushSessionRequest* request,
+                            v1::FlushSessionResponse* response) override;
   grpc::Status Append(grpc::ServerContext* context, const v1::AppendRequest* request,
                       v1::AppendResponse* response) override;
   grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,

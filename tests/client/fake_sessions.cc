@@ -83,6 +83,23 @@ void FakeSessions::Delete(const v1::DeleteSessionRequest& request) {
   sessions_.erase(request.session_id());
 }
 
+grpc::Status FakeSessions::Flush(const v1::FlushSessionRequest& request,
+                                 v1::FlushSessionResponse* response) {
+  Session* session = nullptr;
+  if (const auto status = Find(request.session_id(), &session); !status.ok()) return status;
+  if (session->facts.config().durability() <= v1::EPHEMERAL) {
+    return FakeError(grpc::StatusCode::INVALID_ARGUMENT, "UNSUPPORTED", "durability: is EPHEMERAL");
+  }
+  for (Layer& layer : session->layers) {
+    v1::LayerPosition* position = response->add_positions();
+    position->set_layer(response->positions_size() - 1);
+    position->set_position(layer.position);
+    layer.durable = layer.position;
+    position->set_durable_position(layer.durable);
+  }
+  return grpc::Status::OK;
+}
+
 void FakeSessions::RaiseGenerations() {
   for (auto& [id, session] : sessions_) session.facts.set_generation(next_generation_++);
 }
@@ -102,7 +119,13 @@ grpc::Status FakeSessions::Find(const std::string& id, Session** session) {
 
 void FakeSessions::Describe(const Session& session, v1::Session* response) {
   *response = session.facts;
-  for (const Layer& layer : session.layers) response->add_layer_positions(layer.position);
+  response->set_loaded(true);
+  for (const Layer& layer : session.layers) {
+    response->add_layer_positions(layer.position);
+    if (session.facts.config().durability() > v1::EPHEMERAL) {
+      response->add_durable_layer_positions(layer.durable);
+    }
+  }
 }
 
 grpc::Status FakeSessions::CheckMutation(const v1::LayerTokens& tokens, std::uint64_t generation,
@@ -225,9 +248,11 @@ grpc::Status FakeSessions::Append(const v1::AppendRequest& request, v1::AppendRe
   for (const v1::LayerTokens& tokens : request.tokens()) {
     Layer& layer = session->layers.at(static_cast<std::size_t>(tokens.layer()));
     if (!replayed) Apply(tokens, tokens.SerializeAsString(), &layer);
+    if (session->facts.config().durability() == v1::LOGGED) layer.durable = layer.position;
     v1::LayerPosition* position = response->add_positions();
     position->set_layer(tokens.layer());
     position->set_position(tokens.position() + tokens.keys().shape(0));
+    position->set_durable_position(layer.durable);
   }
   return grpc::Status::OK;
 }
@@ -267,6 +292,7 @@ grpc::Status FakeSessions::Step(const v1::StepRequest& request, const AnswerLimi
     ++replayed_messages_;
     *response = layer.last_step;
     response->set_replayed(true);
+    response->set_durable_position(layer.durable);
     return grpc::Status::OK;
   }
   Layer next = layer;
@@ -279,6 +305,8 @@ grpc::Status FakeSessions::Step(const v1::StepRequest& request, const AnswerLimi
              layer.position + 1, true, response->mutable_answer()->mutable_estimates());
   }
   response->set_position(next.position);
+  if (session->facts.config().durability() == v1::LOGGED) next.durable = next.position;
+  response->set_durable_position(next.durable);
   next.last_step_position = layer.position;
   next.last_step = *response;
   layer = std::move(next);

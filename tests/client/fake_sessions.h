@@ -31,6 +31,7 @@ class FakeSessions {
   void List(const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
   grpc::Status Update(const v1::UpdateSessionRequest& request, v1::Session* response);
   void Delete(const v1::DeleteSessionRequest& request);
+  grpc::Status Flush(const v1::FlushSessionRequest& request, v1::FlushSessionResponse* response);
   grpc::Status Append(const v1::AppendRequest& request, v1::AppendResponse* response);
   grpc::Status Attend(const v1::AttendRequest& request, const AnswerLimit& limit,
                       v1::AttendResponse* response);
@@ -48,6 +49,7 @@ class FakeSessions {
   struct Layer {
     v1::LayerGroup group;
     std::int64_t position = 0;
+    std::int64_t durable = 0;
     // Values of unmasked tokens, zeros for masked ones: [position, H, d_v].
     std::vector<float> values;
     // Content of every accepted message by its position, and the last Step's answer.

@@ -25,6 +25,16 @@ TEST(Ledger, PipelinedMessagesGetConsecutivePositions) {
   EXPECT_EQ(*ledger.BeginMessage(0, &kSecond, 1, false, Soon()), 17);
 }
 
+TEST(Ledger, WhatIsDurableNeverFalls) {
+  Ledger ledger({10, 20}, {5});
+  EXPECT_EQ(ledger.Durable(0), 5);
+  EXPECT_EQ(ledger.Durable(1), 0);
+  ledger.RaiseDurable(0, 10);
+  ledger.RaiseDurable(0, 7);
+  EXPECT_EQ(ledger.Durable(0), 10);
+  EXPECT_EQ(ledger.Acknowledged(0), 10);
+}
+
 TEST(Ledger, NoMutationWhileAStepIsUnanswered) {
   Ledger ledger({0, 0});
   ASSERT_TRUE(ledger.BeginMessage(0, &kFirst, 1, true, Soon()).ok());

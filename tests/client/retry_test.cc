@@ -54,6 +54,16 @@ TEST_F(Retry, WaitsAsLongAsTheServerAsks) {
   EXPECT_EQ(clock_.sleeps(), std::vector<absl::Duration>{absl::Milliseconds(700)});
 }
 
+TEST_F(Retry, AStoreThatFailsForNowIsTriedAgain) {
+  const auto store =
+      FromGrpc(FakeError(grpc::StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE", "full", {}, 900));
+  EXPECT_TRUE(Run({store, absl::OkStatus()}).ok());
+  EXPECT_EQ(clock_.sleeps(), std::vector<absl::Duration>{absl::Milliseconds(900)});
+  EXPECT_FALSE(
+      Run({FromGrpc(FakeError(grpc::StatusCode::DATA_LOSS, "DAMAGED", "bad record"))}).ok());
+  EXPECT_EQ(attempts_, 1U);
+}
+
 TEST_F(Retry, ALimitThatDoesNotPassIsNotRetried) {
   EXPECT_FALSE(
       Run({FromGrpc(FakeError(grpc::StatusCode::RESOURCE_EXHAUSTED, "STATE_BYTES", "full"))}).ok());

@@ -235,6 +235,64 @@ TEST_F(SessionCalls, RefreshLearnsTheOutcome) {
   EXPECT_TRUE(session_->Append(TestTokens(10, 1).tokens()).ok());
 }
 
+TEST_F(SessionCalls, KnowsUpToWhereItsTokensAreDurable) {
+  Connect();
+  v1::SessionConfig config = Config(2);
+  config.set_durability(v1::CHECKPOINTED);
+  session_ = client_->CreateSession(config).value();
+  const auto append = session_->Append(TestTokens(0, 10).tokens(1));
+  ASSERT_TRUE(append.ok()) << append.status();
+  EXPECT_EQ(append->durable_positions, std::vector<std::int64_t>{0});
+  ASSERT_TRUE(session_->Flush().ok());
+  EXPECT_EQ(session_->durable_position(0), 0);
+  EXPECT_EQ(session_->durable_position(1), 10);
+  const TestTokens more(10, 2);
+  const auto step = session_->Step(more.tokens(1), more.query_tensor());
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->position, 12);
+  EXPECT_EQ(step->durable_position, 10);
+  EXPECT_EQ(session_->Append(TestTokens(12, 1).tokens(1))->durable_positions[0], 10);
+  // Another process has the session flushed.
+  ASSERT_TRUE(client_->FlushSession(session_->id()).ok());
+  EXPECT_EQ(session_->durable_position(1), 10);
+  ASSERT_TRUE(session_->Refresh().ok());
+  EXPECT_EQ(session_->durable_position(1), 13);
+}
+
+TEST_F(SessionCalls, AFlushOfAnotherLifeOfTheSessionIsNotTakenForThisOne) {
+  Connect();
+  v1::SessionConfig config = Config();
+  config.set_durability(v1::CHECKPOINTED);
+  session_ = client_->CreateSession(config).value();
+  ASSERT_TRUE(session_->Append(TestTokens(0, 10).tokens()).ok());
+  server_.RaiseGenerations();
+  EXPECT_EQ(session_->Flush().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(session_->durable_position(), 0);
+}
+
+TEST_F(SessionCalls, ALoggedSessionIsDurableAsFarAsItIsAcknowledged) {
+  Connect();
+  v1::SessionConfig config = Config();
+  config.set_durability(v1::LOGGED);
+  session_ = client_->CreateSession(config).value();
+  ASSERT_TRUE(session_->Append(TestTokens(0, 10).tokens()).ok());
+  EXPECT_EQ(session_->durable_position(), 10);
+  const TestTokens more(10, 2);
+  ASSERT_TRUE(session_->Step(more.tokens(), more.query_tensor()).ok());
+  EXPECT_EQ(session_->durable_position(), 12);
+
+  const auto stream = session_->OpenStream().value();
+  const auto append = stream->Append(TestTokens(12, 3).tokens()).get();
+  ASSERT_TRUE(append.ok()) << append.status();
+  EXPECT_EQ(append->durable_positions, std::vector<std::int64_t>{15});
+  EXPECT_EQ(session_->durable_position(), 15);
+  const TestTokens last(15, 1);
+  const auto step = stream->Step(last.tokens(), last.query_tensor()).get();
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->durable_position, 16);
+  EXPECT_EQ(session_->durable_position(), 16);
+}
+
 TEST_F(SessionCalls, AFailedPieceSaysHowFarTheCallCame) {
   CreateSession();
   const TestTokens data(0, 100'000);  // 28 bytes a token: 3 messages
