@@ -24,7 +24,7 @@
 #include "engine/token_rows.h"
 #include "tests/bench/bars.h"
 #include "tests/bench/load_client.h"
-#include "tests/bench/server_process.h"
+#include "tests/process/server_process.h"
 
 namespace attnd::bench {
 namespace {
@@ -44,9 +44,9 @@ constexpr double kMicros = 1e6;
 constexpr double kMillis = 1e3;
 
 struct Servers {
-  ServerProcess attnd{{ATTND_PROGRAM, "--listen=127.0.0.1:0", "--http_listen=", "--log_level=error",
-                       "--ready_file=READY_FILE"}};
-  ServerProcess echo{{ATTND_ECHO_PROGRAM, "READY_FILE"}};
+  process::ServerProcess attnd{{ATTND_PROGRAM, "--listen=127.0.0.1:0",
+                                "--http_listen=", "--log_level=error", "--ready_file=READY_FILE"}};
+  process::ServerProcess echo{{ATTND_ECHO_PROGRAM, "READY_FILE"}};
 };
 
 void FillTensor(std::int64_t rows, std::uint32_t seed, v1::Tensor& tensor) {
