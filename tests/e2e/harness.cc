@@ -1,6 +1,7 @@
 #include "tests/e2e/harness.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -27,9 +28,9 @@ server::Options TestOptions() {
 }
 
 TestServer::TestServer(const server::Options& options, const server::Clock& clock) {
-  // A plain counter: generations differ and tests repeat.
-  auto next = std::make_shared<std::uint64_t>(1000);
-  auto server = server::Server::Start(options, clock, [next] { return ++*next; });
+  // A plain counter, of the process: no two servers draw the same, and tests repeat.
+  static std::atomic<std::uint64_t> next{1000};
+  auto server = server::Server::Start(options, clock, [] { return ++next; });
   if (!server.ok()) {
     ADD_FAILURE() << server.status();
     std::abort();

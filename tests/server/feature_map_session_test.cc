@@ -47,8 +47,9 @@ TEST_F(FeatureMapSessions, HoldTheirMapUntilTheyEnd) {
   }
   SessionPlan plan = *PlanSession(Config(map), options_, &store_);
   ASSERT_TRUE(budget_.Reserve(Session::initial_bytes(plan)).ok());
-  auto session = std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"},
-                                           std::move(plan), 7, 1, clock_, scheduler_, budget_);
+  auto session =
+      std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"}, std::move(plan),
+                                SessionBirth{7, 7, absl::Now()}, 1, clock_, scheduler_, budget_);
   EXPECT_EQ(session->Describe().config().layer_groups(0).linear().feature_map().weights(),
             map.header.sha256());
   clock_.Advance(2 * options_.feature_map_idle_time);

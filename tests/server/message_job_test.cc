@@ -109,8 +109,8 @@ class ScriptedJob final : public MessageJob {
     steps_.pop_front();
     return step();
   }
-  void Release() override {
-    MessageJob::Release();
+  void Release(Session& session) override {
+    MessageJob::Release(session);
     *released_ = true;
   }
 
@@ -322,8 +322,9 @@ TEST_F(MessageJobs, AnAppendThatRunsOutOfMemoryPublishesNothing) {
         one = Tokens(0, 150);
         two = Tokens(2, 70);
         response.Clear();
-        auto job = std::make_unique<AppendJob>(
-            MakeCall(), std::vector<LayerSlice>{Slice(one), Slice(two)}, kReserved, response);
+        auto job = std::make_unique<AppendJob>(MakeCall(), v1::AppendRequest::default_instance(),
+                                               std::vector<LayerSlice>{Slice(one), Slice(two)},
+                                               kReserved, response);
         return job;
       },
       [&](bool published) {
@@ -343,9 +344,9 @@ TEST_F(MessageJobs, AStepThatRunsOutOfMemoryPublishesNothing) {
       [&]() -> std::unique_ptr<Job> {
         tokens = Tokens(0, 10);
         response.Clear();
-        return std::make_unique<StepJob>(MakeCall(CallKind::kStep), Slice(tokens),
-                                         *CheckRows(queries, "queries", 1, kDim), Spec(), kReserved,
-                                         response);
+        return std::make_unique<StepJob>(
+            MakeCall(CallKind::kStep), v1::StepRequest::default_instance(), Slice(tokens),
+            *CheckRows(queries, "queries", 1, kDim), Spec(), kReserved, response);
       },
       [&](bool published) {
         EXPECT_EQ(session_->position(0), published ? 70 : 60);
@@ -366,9 +367,9 @@ TEST_F(MessageJobs, AStepOfEstimatesThatRunsOutOfMemoryPublishesNothing) {
           response.Clear();
           AnswerSpec spec = Spec(kKde);
           spec.estimates = sent;
-          return std::make_unique<StepJob>(MakeCall(CallKind::kStep, kKde), Slice(tokens),
-                                           *CheckRows(queries, "queries", 1, kDim), spec, kReserved,
-                                           response);
+          return std::make_unique<StepJob>(
+              MakeCall(CallKind::kStep, kKde), v1::StepRequest::default_instance(), Slice(tokens),
+              *CheckRows(queries, "queries", 1, kDim), spec, kReserved, response);
         },
         [&](bool published) {
           EXPECT_EQ(session_->position(kKde), published ? 10 : 0);
@@ -408,7 +409,8 @@ TEST_F(MessageJobs, AnAppendThatIsCancelledBetweenQuantaPublishesNothing) {
   const std::int64_t used = budget_.used();
   ASSERT_TRUE(budget_.Reserve(kReserved).ok());
   v1::AppendResponse response;
-  AppendJob job(MakeCall(), {Slice(one), Slice(two)}, kReserved, response);
+  AppendJob job(MakeCall(), v1::AppendRequest::default_instance(), {Slice(one), Slice(two)},
+                kReserved, response);
   ASSERT_EQ(job.Advance(scratch_), Next::kAdvance);
   ASSERT_EQ(job.Advance(scratch_), Next::kAdvance);
   EXPECT_TRUE(answers_.empty());
@@ -432,11 +434,12 @@ TEST_F(MessageJobs, ATokenThatNeedsAnIndexYieldsWhileItIsBuilt) {
     v1::StepResponse stepped;
     std::unique_ptr<Job> job;
     if (step) {
-      job = std::make_unique<StepJob>(MakeCall(CallKind::kStep, kKde), Slice(one),
-                                      *CheckRows(one.keys(), "queries", 1, kDim), Spec(kKde),
-                                      kReserved, stepped);
+      job = std::make_unique<StepJob>(
+          MakeCall(CallKind::kStep, kKde), v1::StepRequest::default_instance(), Slice(one),
+          *CheckRows(one.keys(), "queries", 1, kDim), Spec(kKde), kReserved, stepped);
     } else {
       job = std::make_unique<AppendJob>(MakeCall(CallKind::kAppend, kKde),
+                                        v1::AppendRequest::default_instance(),
                                         std::vector<LayerSlice>{Slice(one)}, kReserved, appended);
     }
     int pieces = 0;

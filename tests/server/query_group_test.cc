@@ -101,8 +101,9 @@ class AskedOfTheEngine : public SessionFixture {
     group.whole_batch = whole_batch;
     group.accuracy = {0.25, 1000};
     ASSERT_TRUE(budget_.Reserve(Session::initial_bytes(plan)).ok());
-    session_ = std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"}, std::move(plan),
-                                         7, 1, clock_, scheduler_, budget_);
+    session_ =
+        std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"}, std::move(plan),
+                                  SessionBirth{7, 7, absl::Now()}, 1, clock_, scheduler_, budget_);
   }
 
   Call MakeCall(CallKind kind) {
@@ -198,8 +199,8 @@ TEST_F(AskedOfTheEngine, AStepHandsOnItsAccuracy) {
   const v1::Tensor queries = Ones(100);
   v1::StepResponse response;
   ASSERT_TRUE(budget_.Reserve(1000).ok());
-  StepJob job(MakeCall(CallKind::kStep), *CheckTokens(*session_, tokens, "tokens"),
-              *CheckRows(queries, "queries", 1, kDim),
+  StepJob job(MakeCall(CallKind::kStep), v1::StepRequest::default_instance(),
+              *CheckTokens(*session_, tokens, "tokens"), *CheckRows(queries, "queries", 1, kDim),
               *PlanAnswer({}, session_->group(kKde), &accuracy), 1000, response);
   RunToEnd(job);
   ASSERT_EQ(engine_->asked().size(), 2U) << "blocks";

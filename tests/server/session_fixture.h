@@ -12,6 +12,7 @@
 #include "engine/layer_stream.h"
 #include "engine/scratch.h"
 #include "gtest/gtest.h"
+#include "server/proto_time.h"
 #include "server/session.h"
 #include "server/session_config.h"
 #include "tests/server/fake_clock.h"
@@ -48,8 +49,9 @@ class SessionFixture : public ::testing::Test {
   std::shared_ptr<Session> MakeSession(absl::Duration time_to_live = absl::Seconds(60)) {
     SessionPlan plan = Plan(time_to_live);
     EXPECT_TRUE(budget_.Reserve(Session::initial_bytes(plan)).ok());
-    return std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"}, std::move(plan), 7,
-                                     1, clock_, scheduler_, budget_);
+    return std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "s"}, std::move(plan),
+                                     SessionBirth{7, 7, absl::Now()}, 1, clock_, scheduler_,
+                                     budget_);
   }
 
   // The layer's published state and `count` tokens more.

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "server/error.h"
 #include "server/metrics.h"
+#include "server/proto_time.h"
 #include "server/server_info.h"
 #include "server/session_config.h"
 #include "tests/server/fake_clock.h"

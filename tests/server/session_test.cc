@@ -116,7 +116,8 @@ TEST_F(SessionLane, ACloseDuringAMutationLetsNothingBePublished) {
       if (i == 0 && quantum == 0) session->Close(Deleted());
       if (quantum == 0) return;
       engine::Message message = MessageOf(engine::MessageKind::kAppend, {0, 0, 5}, 1);
-      published.push_back(session->Publish({{0, Grown(*session, 0, 5)}}, message, nullptr));
+      published.push_back(
+          session->Publish({{0, Grown(*session, 0, 5)}}, message, nullptr).status());
       EXPECT_EQ(
           ReasonOf(session->ClassifyRetry(MessageOf(engine::MessageKind::kAppend, {0, 3, 5}, 1))),
           v1::WRONG_POSITION)
@@ -201,8 +202,9 @@ TEST_F(SessionPublish, WhatAReaderAloneKeepsIsCountedUntilItLetsGo) {
   }
   SessionPlan plan = *PlanSession(config, options_);
   ASSERT_TRUE(budget_.Reserve(Session::initial_bytes(plan)).ok());
-  const auto session = std::make_shared<Session>(
-      SessionKey{Session::kDefaultTenant, "w"}, std::move(plan), 7, 1, clock_, scheduler_, budget_);
+  const auto session =
+      std::make_shared<Session>(SessionKey{Session::kDefaultTenant, "w"}, std::move(plan),
+                                SessionBirth{7, 7, absl::Now()}, 1, clock_, scheduler_, budget_);
   for (const std::int64_t layer : {0, 1}) {
     Publish(*session, layer, 1024, 1);
     const engine::Engine& engine = session->engine(layer);
