@@ -2,8 +2,8 @@
 // and what the contract says of it.
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -228,6 +228,72 @@ TEST_F(Durability, DeletedSessionsStayDeletedAndTheirIdIsFree) {
   v1::DeleteSessionResponse response;
   ASSERT_TRUE(Succeeded(stub().DeleteSession(&context, request, &response)));
   EXPECT_TRUE(FailedWith(GetStatus("s"), grpc::StatusCode::NOT_FOUND, v1::DELETED));
+}
+
+// The removal of the first session was once queued after the second one had been written.
+TEST_F(Durability, AnIdThatIsUsedAgainAtOnceKeepsItsNewSession) {
+  const std::vector<v1::LayerGroup> groups = {ExactGroup(kShape)};
+  for (int round = 0; round < 5; ++round) {
+    {
+      const TestSession session(stub(), "s", Config(groups, v1::LOGGED));
+      ASSERT_TRUE(Succeeded(Append(AppendAll("s", session.generation(), groups, 0, 70)).status));
+      ASSERT_TRUE(Succeeded(session.Delete()));
+    }
+    const TestSession session(stub(), "s", Config(groups, v1::LOGGED));
+    ASSERT_TRUE(Succeeded(Append(AppendAll("s", session.generation(), groups, 0, 30)).status));
+    Restart();
+    EXPECT_EQ(Get("s").generation(), session.generation());
+    EXPECT_EQ(Get("s").position(), 30);
+    const TestSession found(stub(), "s", Config(groups, v1::LOGGED));
+    ASSERT_TRUE(Succeeded(found.Delete()));
+  }
+}
+
+TEST_F(Durability, ADamagedSessionIsNotServedCanBeDeletedAndHarmsNoOther) {
+  const std::vector<v1::LayerGroup> groups = {ExactGroup(kShape)};
+  for (const std::string id : {"damaged", "whole"}) {
+    const TestSession session(stub(), id, Config(groups, v1::LOGGED));
+    ASSERT_TRUE(Succeeded(Append(AppendAll(id, session.generation(), groups, 0, 200)).status));
+  }
+  server_ = nullptr;
+  {
+    // One bit of one record of one session.
+    const auto store = directory_.OpenOrDie();
+    std::string key;
+    std::string value;
+    ASSERT_TRUE(store
+                    ->Scan("g", "h",
+                           [&](std::string_view k, std::string_view v) {
+                             key = k;
+                             value = v;
+                             return false;
+                           })
+                    .ok());
+    ASSERT_FALSE(key.empty());
+    value[value.size() / 2] = static_cast<char>(value[value.size() / 2] ^ 1);
+    server::WriteBatch batch;
+    batch.Put(key, value);
+    ASSERT_TRUE(store->Apply(batch, server::Sync::kNow).ok());
+  }
+  Start();
+  int damaged = 0;
+  for (const std::string id : {"damaged", "whole"}) {
+    const grpc::Status status = GetStatus(id);
+    if (status.ok()) {
+      EXPECT_EQ(Get(id).position(), 200);
+      continue;
+    }
+    ++damaged;
+    EXPECT_TRUE(FailedWith(status, grpc::StatusCode::DATA_LOSS, v1::DAMAGED));
+    grpc::ClientContext context;
+    v1::DeleteSessionRequest request;
+    request.set_session_id(id);
+    v1::DeleteSessionResponse response;
+    EXPECT_TRUE(Succeeded(stub().DeleteSession(&context, request, &response)));
+    const TestSession again(stub(), id, Config(groups, v1::LOGGED));
+    EXPECT_EQ(again.Get()->position(), 0);
+  }
+  EXPECT_EQ(damaged, 1);
 }
 
 TEST_F(Durability, AnIdInTheStoreIsInUse) {
