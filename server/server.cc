@@ -234,26 +234,27 @@ void Server::Drain() {
   Impl& impl = *impl_;
   if (!impl.grpc) return;
   // Not the wall clock: one that is set back must not prolong a drain.
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
+  using SteadyClock = std::chrono::steady_clock;
+  const SteadyClock::time_point start = SteadyClock::now();
   Log(LogLevel::kInfo, "draining",
       {{"sessions", impl.sessions.size()}, {"requests", impl.admission.requests()}});
   impl.SetHealth(false);
   impl.readiness.Set(Readiness::State::kDraining);
   absl::SleepFor(impl.options.drain_delay);
 
-  const Clock::time_point deadline = Clock::now() + Nanos(impl.options.drain_deadline);
+  const SteadyClock::time_point deadline = SteadyClock::now() + Nanos(impl.options.drain_deadline);
   impl.messages.Drain();
   impl.directory.Stop();
   impl.calls.Drain();
-  const Clock::time_point refuse_until = std::min(Clock::now() + Nanos(kRefusing), deadline);
-  while (Clock::now() < refuse_until ||
-         (impl.admission.requests() > 0 && Clock::now() < deadline)) {
+  const SteadyClock::time_point refuse_until =
+      std::min(SteadyClock::now() + Nanos(kRefusing), deadline);
+  while (SteadyClock::now() < refuse_until ||
+         (impl.admission.requests() > 0 && SteadyClock::now() < deadline)) {
     absl::SleepFor(kDrainPoll);
   }
   // Calls that have not ended by the deadline are cancelled; their jobs end at the next quantum.
   // Without requests nothing is left but idle streams, such as a health watch: they need not wait.
-  Clock::duration patience = deadline - Clock::now();
+  SteadyClock::duration patience = deadline - SteadyClock::now();
   if (impl.admission.requests() == 0) patience = std::min(patience, Nanos(kIdlePatience));
   impl.grpc->Shutdown(std::chrono::system_clock::now() +
                       std::chrono::duration_cast<std::chrono::system_clock::duration>(patience));
@@ -276,7 +277,7 @@ void Server::Drain() {
   impl.http = nullptr;
   impl.grpc = nullptr;
   Log(LogLevel::kInfo, "stopped",
-      {{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}});
+      {{"seconds", std::chrono::duration<double>(SteadyClock::now() - start).count()}});
 }
 
 }  // namespace attnd::server

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::int64_t kDim = 8;
 constexpr int kLayers = 4;
-constexpr std::int64_t kMostTokens = 96;  // of a message
+constexpr std::uint64_t kMostTokens = 96;  // of a message
 constexpr char kModel[] = "undisturbed";
 
 int KillRounds() {
@@ -152,7 +152,7 @@ struct Client {
 void Load(v1::AttentionService::Stub& stub, Client& client, std::uint32_t seed) {
   std::mt19937 random(seed);
   while (true) {
-    const std::int64_t count = 1 + random() % kMostTokens;
+    const auto count = static_cast<std::int64_t>(1 + random() % kMostTokens);
     client.unanswered = Append(client.session, client.acknowledged, count);
     grpc::ClientContext context;
     v1::AppendResponse response;
