@@ -18,6 +18,7 @@
 #include "server/options.h"
 #include "server/scheduler.h"
 #include "server/server_info.h"
+#include "server/session_directory.h"
 #include "server/session_table.h"
 
 namespace attnd::server {
@@ -46,7 +47,8 @@ struct FuzzServer {
   SessionTable sessions{options, SystemClock(), scheduler,
                         budget,  metrics,       [this] { return ++random; }};
   CallServices services{options, SystemClock(), metrics, admission, waits, budget, calls};
-  MessageHandler messages{services, sessions, failures};
+  SessionDirectory directory{sessions, nullptr, nullptr, SystemClock()};
+  MessageHandler messages{services, directory, sessions, failures};
 };
 
 inline void Require(bool holds, const char* what) {
