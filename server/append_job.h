@@ -26,6 +26,7 @@ class AppendJob final : public MessageJob {
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
   absl::StatusOr<Next> TakeTokens(engine::Scratch& scratch);
   absl::Status End();
+  bool publishes() const override { return true; }
   std::optional<LogEntry> Logged() override;
   void Release(Session& session) override;
   void WritePositions();

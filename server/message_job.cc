@@ -73,7 +73,7 @@ absl::StatusOr<Job::Next> MessageJob::TryContinue(engine::Scratch& scratch) {
     return Continue(scratch);
   } catch (const std::bad_alloc&) {
     // It may have been published without being logged; if not, the next checkpoint mends the log.
-    call_.session().NoteLogBroken(NoMemory());
+    if (publishes()) call_.session().NoteLogBroken(NoMemory());
     return NoMemory();
   }
 }

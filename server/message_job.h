@@ -33,6 +33,9 @@ class MessageJob : public Job {
   // published.
   virtual absl::StatusOr<Next> Continue(engine::Scratch& scratch) = 0;
 
+  // Whether Continue() may publish.
+  virtual bool publishes() const { return false; }
+
   // Of a LOGGED session: what must be in its log before the call is answered; nothing where the job
   // has changed nothing. Called once Continue() has ended the job without a failure.
   virtual std::optional<LogEntry> Logged() { return std::nullopt; }

@@ -185,6 +185,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, co
                           absl::StrCat("--data_dir: ", std::string(opened.status().message())));
     }
     store = *std::move(opened);
+    if (store->Facts().dropped_damaged_writes) {
+      Log(LogLevel::kError, "the store's last writes were damaged and are dropped",
+          {{"data_dir", options.data_dir}});
+    }
   }
   auto impl = std::make_unique<Impl>(options, clock, std::move(random), std::move(store));
   if (!options.http_listen.empty()) {

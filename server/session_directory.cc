@@ -327,11 +327,6 @@ std::int64_t SessionDirectory::ExpireIdle() {
   return next;
 }
 
-SessionDirectory::Stored SessionDirectory::stored() const {
-  MutexLock lock(&mutex_);
-  return {static_cast<std::int64_t>(stored_.size()), all_known_};
-}
-
 bool SessionDirectory::Forget(const SessionKey& key, Entry* entry) {
   const auto found = stored_.find(key);
   if (found == stored_.end()) return false;

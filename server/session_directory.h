@@ -73,13 +73,6 @@ class SessionDirectory {
   // expiry.
   std::int64_t ExpireIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sessions that are in the store only, as far as they are known, and whether all are.
-  struct Stored {
-    std::int64_t sessions = 0;
-    bool all_known = true;
-  };
-  Stored stored() const ABSL_LOCKS_EXCLUDED(mutex_);
-
  private:
   // A session that is in the store only.
   struct Entry {

@@ -30,6 +30,7 @@ class StepJob final : public MessageJob {
 
  private:
   absl::StatusOr<Next> Continue(engine::Scratch& scratch) override;
+  bool publishes() const override { return true; }
   std::optional<LogEntry> Logged() override;
   void Release(Session& session) override;
   absl::Status Begin();
